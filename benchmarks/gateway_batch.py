@@ -22,10 +22,10 @@ from typing import Any
 
 import click
 
-from inference_gateway.devgateway import SERVER, Gateway, services_file
 from inference_gateway.errors import GatewayError
 from slurm_plugin import devcluster
 from slurm_plugin.devcluster.machine import reserved, until
+from testkit.gateway import SERVER, Gateway, services_file
 
 _KINDS = ("worker", "control", "haproxy", "activator", "replica", "gateway")
 _REPLICAS = 3

@@ -20,6 +20,7 @@ PACKAGES = (
     "sched_policy",
     "simulation",
     "slurm_plugin",
+    "testkit",
     "wrappers",
 )
 # What each package imports of the others: an entry that nobody uses any more is as wrong as one that is missing.

@@ -25,7 +25,7 @@ def test_doors_are_shut() -> None:
 
 def test_every_package_is_in_the_wheel() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["scikit-build"]["wheel"]["packages"]
-    present = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks"}
+    present = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "testkit", "benchmarks"}
     assert set(listed) == present
 
 

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from inference_gateway.devgateway import Gateway, Load, in_foreground
 from slurm_plugin import devcluster
 from slurm_plugin.devcluster.machine import reserved, until
+from testkit.gateway import Gateway, Load, in_foreground
 
 REPLICAS = 8
 CONCURRENCY = 4

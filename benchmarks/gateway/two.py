@@ -18,9 +18,9 @@ from pathlib import Path
 
 import aiohttp
 
-from inference_gateway.devgateway import in_foreground, second
 from slurm_plugin import devcluster
 from slurm_plugin.devcluster.machine import reserved, until
+from testkit.gateway import in_foreground, second
 
 _KILLS = 10
 _PER_S = 50.0

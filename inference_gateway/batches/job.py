@@ -29,6 +29,7 @@ from inference_gateway.dataplane.settings import ApiKey
 _SAVE_S = 1.0
 _SHOWN_FAULTS = 100
 _EXPIRED = "batch_expired"
+_OF_SEVERAL = LineFault("mismatched_model", "all requests of a batch are for one service")
 
 
 _CustomId = Annotated[str, Meta(max_length=512)]
@@ -84,22 +85,32 @@ class _Ended(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """A validated input: the service of all its requests, and the (offset, length) of each in the file, in bytes."""
+    """A validated input: the service of all its requests, and the (offset, length) of each in the file, in bytes.
+
+    `closed` says why the service takes none of them now, of a batch that has begun; empty if it does.
+    """
 
     service: str
     custom_ids: tuple[str, ...]
     places: tuple[tuple[int, int], ...]
+    closed: str = ""
 
 
 def read_requests(
-    path: Path, endpoint: str, now: Accepted, key: ApiKey | None, most: int, limit_mib: int | None
+    path: Path, endpoint: str, now: Accepted, key: ApiKey | None, most: int, *, begun: bool = False
 ) -> Requests | Faults:
-    """Validate an input file. Bodies may have `limit_mib`, any size if None. Raises `OSError`."""
+    """Validate an input file of at most `most` requests. Raises `OSError`.
+
+    A batch that has `begun` is refused neither by lower limits nor by services that are gone, renamed or closed: the
+    next reload may bring them back.
+    """
     service_of = {
         model: name for name, one in now.section.services.items() for model in (name, *one.models, *one.also_serves)
     }
-    limit_bytes = sys.maxsize if limit_mib is None else limit_mib << 20
+    limit_mib = now.section.listen.body_limit_mib
+    most, limit_bytes = (sys.maxsize, sys.maxsize) if begun else (most, limit_mib << 20)
     faults: list[LineFault] = []
+    closed = ""
     places: dict[str, tuple[int, int]] = {}
     services: set[str] = set()
     with path.open("rb") as file:
@@ -120,10 +131,13 @@ def read_requests(
                     LineFault("request_too_large", f"the body is larger than {limit_mib} MiB", number, "body")
                 )
             faults += _line_faults(line, number, endpoint, line.custom_id in places)
-            closed = list(_service_faults(line.body.model, service, number, endpoint, now, key))
-            faults += closed
-            if not closed:
+            fault = _service_fault(line.body.model, service, number, endpoint, now, key)
+            if fault is None:
                 services.add(service)
+            elif begun:
+                closed = closed or fault.message
+            else:
+                faults.append(fault)
             places[line.custom_id] = place
             if len(places) > most:
                 faults.append(LineFault("too_many_requests", f"more than {most} (batches.requests_per_batch)", number))
@@ -131,11 +145,13 @@ def read_requests(
                 break
     if not places and not faults:
         faults.append(LineFault("empty_file", "the file has no requests"))
-    if len(services) > 1:
-        faults.append(LineFault("mismatched_model", "all requests of a batch are for one service"))
+    if len(services) > 1 and begun:
+        closed = closed or _OF_SEVERAL.message
+    elif len(services) > 1:
+        faults.append(_OF_SEVERAL)
     if faults:
         return Faults(tuple(faults[:_SHOWN_FAULTS]))
-    return Requests(services.pop(), tuple(places), tuple(places.values()))
+    return Requests("" if closed else services.pop(), tuple(places), tuple(places.values()), closed)
 
 
 def _body(line: bytes) -> msgspec.Raw:
@@ -155,16 +171,16 @@ def _line_faults(line: _InputLine, number: int, endpoint: str, seen: object) -> 
         yield LineFault("invalid_request", "a batch has no streams", number, "body.stream")
 
 
-def _service_faults(
+def _service_fault(
     model: str, service: str, number: int, endpoint: str, now: Accepted, key: ApiKey | None
-) -> Iterator[LineFault]:
+) -> LineFault | None:
     one = now.section.services.get(service)
     if one is None or one.batches == "none" or (key is not None and key.services and service not in key.services):
-        yield LineFault(
-            "model_not_found", f"no batches of {_cut(model)}: unknown, closed to them or to this key", number
-        )
-    elif endpoint not in one.paths:
-        yield LineFault("invalid_url", f"{service} has no open path {endpoint}", number, "url")
+        why = f"no batches of {_cut(model)}: unknown, closed to them or to this key"
+        return LineFault("model_not_found", why, number)
+    if endpoint not in one.paths:
+        return LineFault("invalid_url", f"{service} has no open path {endpoint}", number, "url")
+    return None
 
 
 def _cut(text: str) -> str:
@@ -225,7 +241,7 @@ class Results:
 
 @dataclass(slots=True)
 class BatchJob:
-    """A batch that is being processed. No request is sent before `resume_s` (seconds since the epoch)."""
+    """A batch that is being processed. No request is sent before `resume_s`, which as `saved_s` is monotonic time."""
 
     owned: Owned
     batch: Batch
@@ -281,7 +297,7 @@ class BatchJob:
         return Counts(len(self.requests.custom_ids), *ended)
 
     def save(self, now_s: float) -> None:
-        """Publish the progress, at most once every `_SAVE_S`. Raises `OSError`."""
+        """Publish the progress, at most once every `_SAVE_S` of a monotonic clock. Raises `OSError`."""
         counts = self.counts()
         if counts != self.batch.request_counts and now_s >= self.saved_s + _SAVE_S:
             self.saved_s = now_s

@@ -12,7 +12,6 @@ import logging
 import os
 import secrets
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -135,7 +134,7 @@ class Worker:
             owned.update(job.batch)
         ending = self._ending(job, now_s)
         if not ending or job.in_flight:
-            job.save(now_s)
+            job.save(time.monotonic())
             return
         del self._jobs[batch.id]
         job.end(ending)
@@ -151,16 +150,14 @@ class Worker:
     def _begin(self, owned: Owned, batch: Batch) -> BatchJob | None:
         """Validate its input and begin or resume it; None if it has failed."""
         key, most = self._keys.get(owned.owner), self._settings.requests_per_batch
-        limit_mib: int | None = self._now.section.listen.body_limit_mib
-        if batch.in_progress_at is not None:  # it does not fail by lower limits, as after a reload
-            most, limit_mib = sys.maxsize, None
+        begun = batch.in_progress_at is not None
         try:
             data = owned.path(batch.input_file_id, "data")
-            found = read_requests(data, batch.endpoint, self._now, key, most, limit_mib)
+            found = read_requests(data, batch.endpoint, self._now, key, most, begun=begun)
         except FileNotFoundError:
             found = Faults((LineFault("file_not_found", f"{batch.input_file_id} is gone"),))
         if isinstance(found, Faults):
-            if any(owned.has_results(batch, kind) for kind in ("output", "errors")):  # the services file has changed
+            if any(owned.has_results(batch, kind) for kind in ("output", "errors")):
                 finish(owned, msgspec.structs.replace(batch, ends_as="failed", errors=found))
                 return None
             failed = {"status": "failed", "failed_at": int(time.time()), "errors": found}
@@ -169,6 +166,8 @@ class Worker:
         job = self._jobs[batch.id] = BatchJob.of(owned, batch, found)
         owned.update(job.batch)
         log.event(_LOG, logging.INFO, "batch", batch=batch.id, key=owned.owner, requests=len(found.custom_ids))
+        if found.closed:
+            log.event(_LOG, logging.WARNING, "batch waits", batch=batch.id, why=found.closed)
         return job
 
     def _ending(self, job: BatchJob, now_s: float) -> str:
@@ -195,8 +194,8 @@ class Worker:
         always leave it too little, and its own may be long in flight.
         """
         now_s = time.time()
-        sendable = [job for job in self._jobs.values() if job.pending and now_s >= job.resume_s]
-        open_jobs = [job for job in sendable if not self._ending(job, now_s)]
+        open_jobs = [job for job in self._jobs.values() if job.pending and not job.requests.closed]
+        open_jobs = [job for job in open_jobs if time.monotonic() >= job.resume_s and not self._ending(job, now_s)]
         left = {name: self._room(name) for name in {job.requests.service for job in open_jobs}}
         waiting: BatchJob | None = None
         while open_jobs := [job for job in open_jobs if job.pending and left[job.requests.service] > 0]:
@@ -240,7 +239,7 @@ class Worker:
             self.send()
         else:
             job.pending.append(index)
-            job.resume_s = max(job.resume_s, time.time() + _RETRY_S)
+            job.resume_s = max(job.resume_s, time.monotonic() + _RETRY_S)
 
     async def _write(self, job: BatchJob, index: int) -> bool:
         """Send a request and write its answer; False if it is to be sent again. Raises `OSError` if writing fails."""
@@ -256,7 +255,7 @@ class Worker:
             return True
         if status in _RETRIED:
             job.attempts[index] += status not in _NOT_STARTED
-            job.resume_s = time.time() + (wait_s if status == HTTPStatus.TOO_MANY_REQUESTS else 0.0)
+            job.resume_s = time.monotonic() + (wait_s if status == HTTPStatus.TOO_MANY_REQUESTS else 0.0)
             if job.attempts[index] < _ATTEMPTS:
                 return False
         job.answer(index, status, body)

@@ -260,7 +260,8 @@ class ControlPlane:
         try:
             submission.prepare(replica.name, self._paths, script, self._authority)
         except OSError as error:
-            self._registry.refused(replica.name, f"{error.filename}: {error.strerror}", now_s)
+            why = f"{error.filename or self._paths.replica(replica.name)}: {error.strerror}"
+            self._registry.refused(replica.name, why, now_s, by_slurm=False)
             return
         choices = [
             submission.options(service, tag, replica.name, self._paths, qos)

@@ -285,7 +285,7 @@ def _kept_in(replica: Replica, limits: Limits, now_s: float) -> Step:
 
 
 def _draining(replica: Replica, seen: ReplicaObservation, limits: Limits, now_s: float) -> Step:
-    if seen.plane_answers and not seen.in_flight and now_s > replica.since_s:
+    if seen.plane_answers and not seen.in_flight and now_s != replica.since_s:  # the clock may be set back
         return Step(replica.to(Phase.ENDING, now_s), "drained", replica.reason)
     if now_s - replica.since_s > limits.drain_deadline_s:
         why = f"{seen.in_flight} requests not finished within {limits.drain_deadline_s:g} s"

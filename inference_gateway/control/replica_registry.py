@@ -5,6 +5,7 @@ At start the replicas are those that Slurm has; the state file only adds what Sl
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -26,6 +27,9 @@ from slurm_plugin.client.records import SlurmJob
 
 _FORGOTTEN = Limits(start_limit_s=1.0, drain_deadline_s=1.0, down_limit_s=1.0)
 """Limits for replicas of a service that has been removed from the configuration."""
+
+_UNWRITTEN = 3
+"""Files that cannot be written count as at most so many refusals: on a full disk the next try is within 20 s."""
 
 
 class ReplicaRegistry:
@@ -69,14 +73,16 @@ class ReplicaRegistry:
             self._replicas[name] = replace(self._replicas[name], job_id=job_id)
             self._events.note("submitted", self._replicas[name].service, replica=name, job=job_id)
 
-    def refused(self, name: str, why: str, now_s: float) -> None:
-        """Remove a replica whose job Slurm refused, or whose files could not be prepared."""
+    def refused(self, name: str, why: str, now_s: float, *, by_slurm: bool = True) -> None:
+        """Remove a replica whose job Slurm refused or, if not `by_slurm`, whose files could not be written."""
         replica = self._replicas.pop(name, None)
         if replica is None:
             return
         if service := self._services.get(replica.service):
-            service.attempts = service.attempts.refused(replica.asked_s, now_s)
-        self._events.note("submission refused", replica.service, replica=name, reason=why)
+            most = sys.maxsize if by_slurm else _UNWRITTEN
+            service.attempts = service.attempts.refused(replica.asked_s, now_s, most)
+        what = "submission refused" if by_slurm else "files not written"
+        self._events.note(what, replica.service, replica=name, reason=why)
 
     def step(self, replica: Replica, seen: ReplicaObservation, now_s: float) -> None:
         """Advance a replica by what has just been observed of it."""

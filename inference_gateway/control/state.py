@@ -13,6 +13,7 @@ import fcntl
 import json
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
@@ -47,11 +48,14 @@ class Attempts:
             return self
         return replace(self, failures=self.failures + 1, last_s=now_s)
 
-    def refused(self, asked_s: float, now_s: float) -> Attempts:
-        """The state after Slurm has refused a replica requested at `asked_s`; refusals of one attempt count once."""
+    def refused(self, asked_s: float, now_s: float, most: int = sys.maxsize) -> Attempts:
+        """The state after Slurm has refused a replica requested at `asked_s`; refusals of one attempt count once.
+
+        This one makes them no more than `most`.
+        """
         if self.refusals and asked_s <= self.last_s:
             return self
-        return replace(self, refusals=self.refusals + 1, last_s=now_s)
+        return replace(self, refusals=max(self.refusals, min(self.refusals + 1, most)), last_s=now_s)
 
     def succeeded(self, at_s: float) -> Attempts:
         """The state after a start has proved successful at `at_s`: it ends a row of earlier failures."""
@@ -272,8 +276,11 @@ class EventLog:
     def _write(self, record: dict[str, object]) -> None:
         if self._lost:
             record = {**record, "lost_before": self._lost}
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        with self._path.open("ab+") as file:
+            size = file.tell()
+            is_torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"  # the disk had room for a part of it
+            file.write(b"\n" * is_torn + json.dumps(record).encode() + b"\n")
+            file.flush()
             if file.tell() > _LARGEST_BYTES:
                 self._rotate(file.fileno())
         self._lost = 0

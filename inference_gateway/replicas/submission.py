@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shlex
+import shutil
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -140,11 +141,15 @@ def kernel_share(kernel: KernelSection) -> list[str]:
 
 
 def prepare(name: str, paths: GatewayPaths, text: str, authority: Authority) -> None:
-    """Make the replica's directory with its identity and, for reference, its script. Raises `OSError`."""
+    """Make the replica's directory with its identity and, for reference, its script. Raises `OSError`; none is left."""
     directory = paths.replica(name)
     directory.mkdir(mode=0o700)
-    reports.prepare(directory)
-    (directory / "script.sh").write_text(text, encoding="utf-8")
-    (directory / AUTHORITY).write_text(authority.trust.authority, encoding="ascii")
-    (directory / IDENTITY).touch(mode=0o600)
-    (directory / IDENTITY).write_text(authority.replica(name), encoding="ascii")
+    try:
+        reports.prepare(directory)
+        (directory / "script.sh").write_text(text, encoding="utf-8")
+        (directory / AUTHORITY).write_text(authority.trust.authority, encoding="ascii")
+        (directory / IDENTITY).touch(mode=0o600)
+        (directory / IDENTITY).write_text(authority.replica(name), encoding="ascii")
+    except OSError:
+        shutil.rmtree(directory, ignore_errors=True)  # of those of ended replicas, with their logs, so many are kept
+        raise

@@ -2,6 +2,9 @@
 
 The gateway writes `status.json` once a second, its decisions to `events.jsonl`, and tokens to `usage.json`. Only its
 user may enter that directory, so a page shows a gateway only where it runs as that user, or as root.
+
+This package is below the gateway, whose release may be another one: what the page needs of these files is declared here
+once more. `tests/inference_gateway/control/test_report.py` holds it against what the gateway writes.
 """
 
 from __future__ import annotations

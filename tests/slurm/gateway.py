@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from inference_gateway import devgateway as gateway
-from inference_gateway.devgateway import Gateway
 from slurm_plugin.devcluster import Cluster
 from slurm_plugin.devcluster.machine import reserved
+from testkit import gateway
+from testkit.gateway import Gateway
 
 
 @contextmanager

@@ -15,13 +15,13 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from inference_gateway.devgateway import Gateway, Load, services_file
 from inference_gateway.errors import GatewayError
 from inference_gateway.replicas.reports import registered
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.devcluster import Cluster
 from slurm_plugin.devcluster.machine import reserved
+from testkit.gateway import Gateway, Load, services_file
 from tests.inference_gateway.rig import ask
 from tests.slurm.gateway import in_foreground
 from tests.slurm.jobs import empty, run, state_of, until

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from inference_gateway.devgateway import Load
 from slurm_plugin.devcluster import Cluster
+from testkit.gateway import Load
 from tests.slurm.gateway import in_foreground
 from tests.slurm.jobs import empty, run, until
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from inference_gateway.devgateway import SERVER, Load
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster
+from testkit.gateway import SERVER, Load
 from tests.slurm.gateway import in_foreground
 from tests.slurm.jobs import empty, run, until
 

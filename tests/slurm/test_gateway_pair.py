@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from inference_gateway.devgateway import Gateway, Load, second, services_file
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster
 from slurm_plugin.devcluster.machine import reserved
+from testkit.gateway import Gateway, Load, second, services_file
 from tests.slurm.gateway import in_foreground
 from tests.slurm.jobs import empty, until
 

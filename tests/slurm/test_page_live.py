@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from inference_gateway.devgateway import Load
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster
 from slurm_plugin.state.published import FILE
+from testkit.gateway import Load
 from tests.slurm.gateway import in_foreground
 from tests.slurm.jobs import a_daemon, config, environment, submit, until
 from tests.slurm_plugin.web.browsing import SCREENSHOTS, Tab, a_browser, needs_chromium, served

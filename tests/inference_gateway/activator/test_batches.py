@@ -194,7 +194,7 @@ def now(tmp_path: Path) -> Accepted:
 def faults(now: Accepted, *bodies: dict[str, Any], key: ApiKey | None = None) -> list[str]:
     path = now.services_path.with_name("in.jsonl")
     path.write_bytes(lines(*bodies))
-    found = read_requests(path, ENDPOINT, now, key, 3, 32)
+    found = read_requests(path, ENDPOINT, now, key, 3)
     return [fault.code for fault in found.data] if isinstance(found, Faults) else [found.service]
 
 
@@ -217,7 +217,7 @@ def test_an_input_is_checked_line_by_line(now: Accepted) -> None:
 def test_faults_show_the_beginning_of_what_they_found(now: Accepted, tmp_path: Path) -> None:
     path, long = tmp_path / "in.jsonl", "x" * 100_000
     path.write_bytes(lines({**LINE, "url": long, "method": long, "body": {"model": long}}))
-    found = read_requests(path, ENDPOINT, now, None, 3, 32)
+    found = read_requests(path, ENDPOINT, now, None, 3)
     assert isinstance(found, Faults)
     assert len(found.data) == 3
     assert all("'xxx" in fault.message and len(fault.message) < 200 for fault in found.data)
@@ -226,18 +226,18 @@ def test_faults_show_the_beginning_of_what_they_found(now: Accepted, tmp_path: P
 def test_a_byte_order_mark_is_no_part_of_the_first_line(now: Accepted, tmp_path: Path) -> None:
     path, body = tmp_path / "in.jsonl", lines(LINE, {**LINE, "custom_id": "b"})
     path.write_bytes(codecs.BOM_UTF8 + body)
-    found = read_requests(path, ENDPOINT, now, None, 3, 32)
+    found = read_requests(path, ENDPOINT, now, None, 3)
     assert isinstance(found, Requests)
     first = body.index(b"\n") + 1
     assert found.places == ((3, first), (3 + first, len(body) - first))
     path.write_bytes(codecs.BOM_UTF8)
-    assert isinstance(read_requests(path, ENDPOINT, now, None, 3, 32), Faults), "a file of nothing else is empty"
+    assert isinstance(read_requests(path, ENDPOINT, now, None, 3), Faults), "a file of nothing else is empty"
 
 
 def test_what_is_too_deeply_nested_is_a_fault_of_its_line(now: Accepted, tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_bytes(b'{"custom_id": "a", "body": {"model": "chat", "x": ' + b"[" * 5000 + b"]" * 5000 + b"}}\n")
-    found = read_requests(path, ENDPOINT, now, None, 3, 32)
+    found = read_requests(path, ENDPOINT, now, None, 3)
     assert isinstance(found, Faults)
     assert [(fault.code, fault.line) for fault in found.data] == [("invalid_json_line", 1)]
 

@@ -26,7 +26,7 @@ from inference_gateway.batches.store import Batch, Faults, Owned
 from inference_gateway.batches.worker import Worker, client, longest_silence_s
 from inference_gateway.control import state
 from inference_gateway.control.report import Report, ServiceReport
-from inference_gateway.dataplane.settings import BatchSettings
+from inference_gateway.dataplane.settings import ApiKey, BatchSettings, digest_of
 from inference_gateway.model import BatchLoad
 
 ENDPOINT = "/v1/chat/completions"
@@ -128,7 +128,7 @@ def test_a_request_may_say_that_it_leaves_open_whether_to_stream(tmp_path: Path)
     path = tmp_path / "in.jsonl"
     body = {"model": "chat", "stream": None}
     path.write_text(json.dumps({"custom_id": "a", "method": "POST", "url": ENDPOINT, "body": body}))
-    assert isinstance(read_requests(path, ENDPOINT, accepted(tmp_path, "batches: idle"), None, 1, 32), Requests)
+    assert isinstance(read_requests(path, ENDPOINT, accepted(tmp_path, "batches: idle"), None, 1), Requests)
 
 
 def test_a_body_of_a_batch_is_no_larger_than_others(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_body_of_a_batch_is_no_larger_than_others(tmp_path: Path) -> None:
     bodies = [{"model": "chat", "x": "y" * length} for length in ((32 << 20) - 30, 32 << 20)]
     lines = [{"custom_id": name, **about, "body": body} for name, body in zip("ab", bodies, strict=True)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = read_requests(path, ENDPOINT, accepted(tmp_path, "batches: idle"), None, 2, 32)
+    found = read_requests(path, ENDPOINT, accepted(tmp_path, "batches: idle"), None, 2)
     assert isinstance(found, Faults)
     assert [(fault.line, fault.code) for fault in found.data] == [(2, "request_too_large")]
 
@@ -235,6 +235,40 @@ def test_requests_in_flight_are_bounded_in_bytes(tmp_path: Path, owned: Owned, m
     assert (most, owned.batch(batch.id).request_counts.completed) == (2, 5)
 
 
+def test_batches_go_on_after_the_clock_was_set_back(
+    tmp_path: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, now, clock = batch_of(owned, lines_of(*"abc")), serving(tmp_path), time.time
+    is_set_back = False
+
+    def completed() -> int:
+        return owned.batch(batch.id).request_counts.completed
+
+    async def check() -> None:
+        shown = asyncio.Event()
+
+        async def answer(request: web.Request) -> web.Response:
+            nonlocal is_set_back
+            user = (await request.json())["user"]
+            if user == "b" and not is_set_back:
+                if is_set_back := completed() == 1:
+                    monkeypatch.setattr(time, "time", lambda: clock() - 3600)
+                return web.Response(status=503)
+            if user == "c":
+                await shown.wait()
+            return web.json_response({})
+
+        async with answered_by(tmp_path, answer) as haproxy, asyncio.timeout(600):
+            ours = Worker(now, owned.settings, haproxy)
+            while owned.batch(batch.id).status != "completed":
+                ours.run_once()
+                await asyncio.sleep(0.01)
+                if completed() == 2:
+                    shown.set()
+
+    asyncio.run(check())
+
+
 def test_a_long_line_is_sent_in_its_turn(tmp_path: Path, owned: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two short ones are in flight, and one has its turn before it; whenever one ends another one would fit."""
     short = lines_of(*"abcdef")
@@ -293,12 +327,60 @@ def test_a_long_line_that_waits_for_its_own_batchs_answers_stops_no_others(
     asyncio.run(check())
 
 
-def test_answers_are_published_where_a_changed_services_file_ends_a_batch(
-    tmp_path: Path, owned: Owned, batch: Batch
+@pytest.mark.parametrize(
+    "edited",
+    [
+        "chat: {batches: none, ",
+        "char: {batches: idle, ",
+        "chat: {batches: idle, paths: [/v1/embeddings], ",
+        "other: {batches: idle, models: [chat], paths: [/v1/embeddings], ",
+    ],
+)
+def test_a_batch_in_progress_waits_while_its_service_is_closed_to_it(
+    tmp_path: Path, owned: Owned, batch: Batch, edited: str
 ) -> None:
+    """As by a slip in the services file, until the next reload."""
+    worker(tmp_path, owned).run_once()
+    owned.path(batch.id, "output").write_bytes(b'{"custom_id":"a"}\n')
+    now = serving(tmp_path)
+    text = now.services_text.replace("chat: {batches: idle, ", edited)
+    slip = replace(now, section=services.parse(text, now.services_path))
+    ours = Worker(slip, owned.settings, create_autospec(aiohttp.ClientSession))
+    for _ in range(3):
+        ours.run_once()
+    waits = owned.batch(batch.id)
+    assert (waits.status, waits.request_counts.completed) == ("in_progress", 1)
+    owned.update(msgspec.structs.replace(waits, expires_at=int(time.time()) - 1))
+    Worker(slip, owned.settings, create_autospec(aiohttp.ClientSession)).run_once()
+    ended = owned.batch(batch.id)
+    assert (ended.status, ended.request_counts.failed) == ("expired", 1)
+
+
+def test_a_batch_in_progress_waits_while_its_key_may_not_use_its_service(tmp_path: Path) -> None:
+    settings = BatchSettings(tmp_path / "batches", 1 << 20, 10, 100)
+    owned = Owned.of(settings, "alice")
+    batch, keys = batch_of(owned, lines_of("a")), tmp_path / "keys.yaml"
+    now = accepted(tmp_path, "batches: idle")
+    listen = msgspec.structs.replace(now.section.listen, keys=keys)
+    now = replace(now, section=msgspec.structs.replace(now.section, listen=listen))
+
+    def status(*keys: ApiKey) -> str:
+        ours = Worker(replace(now, keys=keys), settings, create_autospec(aiohttp.ClientSession))
+        ours.run_once()
+        ours.run_once()
+        return owned.batch(batch.id).status
+
+    alice = ApiKey("alice", digest_of("x"))
+    assert status(alice) == "in_progress"
+    assert status(replace(alice, services=("vision",))) == "in_progress"
+    assert status() == "cancelled"
+
+
+def test_answers_are_published_where_a_batch_cannot_go_on(tmp_path: Path, owned: Owned, batch: Batch) -> None:
     answer = b'{"custom_id":"a"}\n'
     owned.path(batch.id, "output").write_bytes(answer)
-    worker(tmp_path, owned, "batches: none").run_once()
+    owned.path(batch.input_file_id, "data").unlink()
+    worker(tmp_path, owned).run_once()
     ended = owned.batch(batch.id)
     assert (ended.status, ended.errors is None, ended.failed_at is None) == ("failed", False, False)
     assert ended.output_file_id is not None
@@ -316,7 +398,7 @@ def test_an_answer_of_several_lines_is_one_line_of_the_results(
     tmp_path: Path, owned: Owned, batch: Batch, text: str
 ) -> None:
     asked = read_requests(
-        owned.path(batch.input_file_id, "data"), ENDPOINT, accepted(tmp_path, "batches: idle"), None, 9, 32
+        owned.path(batch.input_file_id, "data"), ENDPOINT, accepted(tmp_path, "batches: idle"), None, 9
     )
     assert isinstance(asked, Requests)
     job = BatchJob.of(owned, batch, asked)

@@ -67,6 +67,18 @@ def test_events_lost_to_a_full_disk_are_counted(tmp_path: Path) -> None:
     assert "nothing" not in found
 
 
+def test_an_event_after_a_line_that_a_full_disk_has_cut_has_a_line_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    events = EventLog(path)
+    events.note("one")
+    path.write_bytes(path.read_bytes() + b'{"time": ')
+    for name in ("two", "three"):
+        events.note(name)
+    whole, torn, *after = path.read_text().splitlines()
+    assert (json.loads(whole)["event"], torn) == ("one", '{"time": ')
+    assert [json.loads(line)["event"] for line in after] == ["two", "three"]
+
+
 def test_of_two_gateways_that_rotate_at_once_none_loses_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "events"
     first, second = EventLog(path), EventLog(path)

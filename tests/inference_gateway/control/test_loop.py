@@ -637,7 +637,24 @@ def test_a_replica_whose_directory_cannot_be_made_is_not_submitted(rig: Rig, mon
     monkeypatch.setattr(submission, "prepare", full)
     assert rig.tick(3).coming == 0
     assert rig.slurm.submissions == []
-    assert rig.events().count("submission refused") == 1
+    assert rig.events().count("files not written") == 1
+
+
+def test_replicas_start_soon_after_a_full_disk_has_room_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")  # writing to an open file names none
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "write_text", full)
+        assert not rig.tick(600).given_up
+        assert list((rig.paths.root / "replicas").iterdir()) == []
+    events = [json.loads(line) for line in rig.paths.events.read_text().splitlines()]
+    found = [event for event in events if event["event"] == "files not written"]
+    assert {event["reason"] for event in found} == {
+        f"{rig.paths.replica(event['replica'])}: No space left on device" for event in found
+    }
+    rig.tick(30)
+    assert len(rig.slurm.submissions) == 1
 
 
 def test_the_state_file_is_written_when_something_has_changed(rig: Rig) -> None:

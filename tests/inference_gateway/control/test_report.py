@@ -1,12 +1,23 @@
 """What the control plane shows of its services, as a report and to Prometheus."""
 
+import json
+import time
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+from msgspec import to_builtins
+
+from inference_gateway.control import state
 from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.report import ControlPlaneCollector, ReplicaReport, Report, report
-from inference_gateway.control.state import Attempts, ServiceMemory
+from inference_gateway.control.state import Attempts, EventLog, ServiceMemory
+from inference_gateway.control.usage import DayUsage, UsageState
 from inference_gateway.dataplane.statistics import exposition
+from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import ReplicaLoad, ServerState, Traffic
+from inference_gateway.replicas.reports import Tokens
+from slurm_plugin.web.gateway import GatewayFiles
 from tests.inference_gateway.control.test_service import NOW_S, control
 
 SERVING = Replica("chat", "chat-1", "g", Phase.SERVING, 5.0, 1.0, True, 7, 0, "n1", 20001, 3600.0, 3605.0)  # noqa: FBT003
@@ -82,3 +93,32 @@ def test_prometheus_metrics_have_the_same_figures() -> None:
     assert 'inference_gateway_replicas_wanted{service="chat"} 6.0' in lines
     assert 'inference_gateway_replica_start_seconds{service="chat"} 12.3' in lines
     assert 'inference_gateway_given_up{service="chat"} 0.0' in lines
+
+
+def test_the_page_reads_what_the_gateway_writes(tmp_path: Path) -> None:
+    """The page is below the gateway, and reads those of other releases: it declares what it needs of these files."""
+    paths, (service,) = GatewayPaths(tmp_path), shown().services
+    replicas = tuple(replace(one, load=ReplicaLoad(3, 2, 0.5)) for one in service.replicas)
+    written = replace(shown(), services=(replace(service, replicas=replicas),))
+    tokens, day = Tokens(1, 2, 3), time.strftime("%Y-%m-%d", time.localtime(NOW_S))
+    assert state.show(paths.status, written)
+    assert state.save(paths.usage, UsageState((DayUsage(day, "alice", "chat", tokens),)))
+    EventLog(paths.events).note("wanted", "chat", replica="chat-1", replicas=2, reason="because")
+    page = GatewayFiles(tmp_path)
+    page.look(NOW_S)
+    found: dict[str, Any] = page.told(NOW_S)
+    assert (found["fault"], found["name"], found["closing"], found["written_s"]) == ("", "g", True, NOW_S)
+    (one,), (event,) = found["services"], found["events"]
+    assert is_part(one.pop("tokens"), to_builtins(tokens))
+    assert (one.pop("latency_s"), len(one.pop("loads"))) == (11 / 4, 6)
+    assert is_part(one, to_builtins(written.services[0]))
+    assert is_part(event, json.loads(paths.events.read_text()))
+
+
+def is_part(found: Any, whole: Any) -> bool:
+    """Whether it has no fields but such as the whole, with the same values."""
+    if isinstance(found, dict):
+        return found.keys() <= whole.keys() and all(is_part(value, whole[key]) for key, value in found.items())
+    if isinstance(found, list | tuple):
+        return len(found) == len(whole) and all(map(is_part, found, whole))
+    return bool(found == whole)

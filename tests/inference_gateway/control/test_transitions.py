@@ -296,6 +296,7 @@ class TestDraining:
         idle = seen(listed("RUNNING"), in_flight=0)
         assert after(one, idle, NOW_S) == Step(one), "in the second in which it began somebody may still come"
         assert after(one, idle, NOW_S + 1) == Step(one.to(Phase.ENDING, NOW_S + 1), "drained", "not needed")
+        assert phase_after(one, idle, NOW_S - 3600) is Phase.ENDING, "the clock was set back"
 
     def test_a_replica_without_a_server_in_haproxy_has_no_requests(self) -> None:
         assert phase_after(replica(Phase.DRAINING), seen(listed("RUNNING")), NOW_S + 1) is Phase.ENDING

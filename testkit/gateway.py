@@ -28,7 +28,7 @@ from inference_gateway.errors import GatewayError
 from inference_gateway.gateway_paths import GatewayPaths
 from slurm_plugin.client.cli import CliClient
 
-ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[1]
 SERVER = f"{shlex.join(interpreter.of_module('inference_gateway.model_server'))} --port {{port}} --name {{replica}}"
 _PATIENCE_S = 60.0
 
@@ -51,8 +51,7 @@ class Gateway:
     def command(self, *argv: str) -> str:
         """The output of `sexplsched gateway ...`. Raises `GatewayError` if it fails."""
         program = interpreter.of_module("explsched.cli", "gateway", *argv)
-        added = {"SEXPLSCHED_GATEWAY_SERVICES": str(self.services), "PYTHONPATH": str(ROOT)}
-        env = {**os.environ, **self.environment, **added}
+        env = {**os.environ, **self.environment, **_here(), "SEXPLSCHED_GATEWAY_SERVICES": str(self.services)}
         done = subprocess.run(program, env=env, capture_output=True, text=True, check=False, timeout=120)
         if done.returncode:
             raise GatewayError(f"{argv}: {done.stderr or done.stdout}")
@@ -182,7 +181,7 @@ def second(gateway: Gateway) -> Gateway:
 def _supervisor(gateway: Gateway, directory: Path, paths: GatewayPaths) -> Iterator[None]:
     program = interpreter.of_module("inference_gateway.supervisor.loop", "--services", str(gateway.services))
     env = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
-    env |= {**gateway.environment, "PYTHONPATH": str(ROOT), "TMPDIR": str(directory)}
+    env |= {**gateway.environment, **_here(), "TMPDIR": str(directory)}
     with (directory / ("log" if paths.slot == 1 else f"log-{paths.slot}")).open("wb") as log:
         supervisor = subprocess.Popen([*program, "--slot", str(paths.slot)], env=env, stdout=log, stderr=log)
     try:
@@ -190,6 +189,11 @@ def _supervisor(gateway: Gateway, directory: Path, paths: GatewayPaths) -> Itera
     finally:
         supervisor.terminate()
         supervisor.wait(_PATIENCE_S)
+
+
+def _here() -> dict[str, str]:
+    """What makes programs import the modules of this checkout."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))}
 
 
 def _wait_for(path: Path) -> None:
