@@ -272,7 +272,10 @@ class ShardRule(StrEnum):
 
 
 class SlurmReservation(Struct, frozen=True, gc=False):
-    """One reservation. `nodes` are expanded host names."""
+    """One reservation. `nodes` are expanded host names.
+
+    `cpus` is how many it has on them; 0 if Slurm does not tell, or if it has other resources of them, too.
+    """
 
     name: str
     start_s: float
@@ -280,6 +283,7 @@ class SlurmReservation(Struct, frozen=True, gc=False):
     nodes: tuple[str, ...]
     users: tuple[str, ...]
     flags: frozenset[str]
+    cpus: int = 0
 
 
 class ControllerLoad(Struct, frozen=True):
