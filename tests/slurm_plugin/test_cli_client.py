@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from explsched.errors import SlurmError, SlurmUnreachableError
+from explsched.errors import SlurmUnreachableError
 from slurm_plugin.client import batch
 from slurm_plugin.client.changes import (
     AttachReservation,
