@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
@@ -170,7 +170,7 @@ class CliClient:
         """Nodes, jobs and reservations; Slurm answers the commands at the same time."""
         priorities = process.beside(self._readers, self._priorities)
         nodes = process.beside(self._readers, self.nodes)
-        reservations = self._ask_for_reservations()
+        reservations = process.beside(self._readers, self.reservations)
         exclusions = process.beside(self._readers, self._exclusions)
         jobs = self._present()
         completed = self._completed(jobs, priorities.result())
@@ -183,12 +183,8 @@ class CliClient:
         asking = (squeue.with_memory_of_cpus(job, self._memory_by_cpu) for job in holding)
         told = (replace(job, excluded_nodes=excluded[job.job_id]) if job.job_id in excluded else job for job in asking)
         limits_cpus = any("elastic=" in job.comment for job in completed) and self._has_limits_on_cpus()
-        enforced = enforces_limits(self._known_settings())
-        return ClusterRecords(found, tuple(told), reservations(), rule, topology, limits_cpus, self._tiers, enforced)
-
-    def _ask_for_reservations(self) -> Callable[[], tuple[SlurmReservation, ...]]:
-        """What gives them at the end of a look, begun now if it can run beside the look's other commands."""
-        return process.beside(self._readers, self.reservations).result
+        enforced, reserved = enforces_limits(self._known_settings()), reservations.result()
+        return ClusterRecords(found, tuple(told), reserved, rule, topology, limits_cpus, self._tiers, enforced)
 
     def topology(self, nodes: Sequence[SlurmNode]) -> Topology:
         """Where these nodes are in the network; asked again when nodes change, after a restart, and now and then.

@@ -178,6 +178,7 @@ def reservation(line: str) -> SlurmReservation:
     if start is None or end is None:
         raise ValueError(f"reservation without times: {line!r}")
     users = text_of(_key(line, "Users", missing=""))
+    only_cpus = re.fullmatch(r"cpu=(\d+)", _key(line, "TRES", missing=""))
     return SlurmReservation(
         name=_key(line, "ReservationName"),
         start_s=start,
@@ -185,6 +186,7 @@ def reservation(line: str) -> SlurmReservation:
         nodes=expand_hosts(text_of(_key(line, "Nodes", missing=""))),
         users=tuple(users.split(",")) if users else (),
         flags=frozenset(_key(line, "Flags", missing="").split(",")) - {""},
+        cpus=whole(only_cpus[1]) if only_cpus else 0,
     )
 
 

@@ -1,6 +1,7 @@
-"""The adapter that uses pyslurm (25.5 or newer) where it can, and the s* commands for the rest.
+"""The adapter that writes with pyslurm (25.5 or newer) where it can, and uses the s* commands for the rest.
 
-Former ones have no reservations. It runs in a child process of its own: its import can end the process it happens in,
+Former ones have no reservations. Nothing is read with it: it has other names for what the commands print, as for flags
+of reservations, and lacks some. It runs in a child process of its own: its import can end the process it happens in,
 its calls hold the interpreter's lock, and neither can be bounded in time from within. The functions below the class run
 in the child, and import pyslurm there.
 """
@@ -16,7 +17,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any, ParamSpec, TypeVar
 
 from explsched.errors import SlurmError, SlurmUnreachableError
-from slurm_plugin.client import batch, notation
+from slurm_plugin.client import batch
 from slurm_plugin.client.changes import (
     Change,
     ChangeFailure,
@@ -27,7 +28,6 @@ from slurm_plugin.client.changes import (
     Unanswered,
 )
 from slurm_plugin.client.cli import CliClient
-from slurm_plugin.client.records import SlurmReservation
 
 _Result = TypeVar("_Result")
 _Arguments = ParamSpec("_Arguments")
@@ -37,11 +37,10 @@ PATIENCE = 0.5
 
 
 class PyslurmClient(CliClient):
-    """Slurm through pyslurm for reservations and site factors; `timeout_s` bounds each call.
+    """Slurm, with pyslurm for leases and site factors; `timeout_s` bounds each call.
 
     pyslurm 25.11 reads neither site factors nor requests such as --gpus=3: Slurm writes `gres/gpu:3` there, and its
-    parser expects an equals sign. It knows neither all options of sbatch nor those of plugins. scontrol tells the CPUs,
-    memory, features and types of GPU of nodes in one parse.
+    parser expects an equals sign. It knows neither all options of sbatch nor those of plugins.
     """
 
     name = "pyslurm"
@@ -49,14 +48,6 @@ class PyslurmClient(CliClient):
     def __init__(self, timeout_s: float = 30.0) -> None:
         super().__init__(timeout_s)
         self._pool: ProcessPoolExecutor | None = None
-
-    def reservations(self) -> tuple[SlurmReservation, ...]:
-        """All reservations."""
-        return self._call(_reservations)
-
-    def _ask_for_reservations(self) -> Callable[[], tuple[SlurmReservation, ...]]:
-        """Asked once all commands have answered: the child is for one thread, and no call is left of a failed look."""
-        return self.reservations
 
     def apply(self, changes: Sequence[Change]) -> tuple[ChangeFailure, ...]:
         """Carry out the changes in order: runs of those that pyslurm can do there, the others by the commands."""
@@ -101,27 +92,6 @@ def _suits_pyslurm(change: Change) -> bool:
     if isinstance(change, SetSiteFactor):
         return change.site_factor != 0
     return isinstance(change, CreateReservation | DeleteReservation)
-
-
-def _reservations() -> tuple[SlurmReservation, ...]:
-    """All reservations."""
-    import pyslurm
-
-    try:
-        found = pyslurm.Reservations.load()
-    except pyslurm.RPCError as error:
-        raise SlurmUnreachableError(f"pyslurm: {error}") from error
-    return tuple(
-        SlurmReservation(
-            name=reservation.name,
-            start_s=float(reservation.start_time),
-            end_s=float(reservation.end_time),
-            nodes=notation.expand_hosts(reservation.nodes or ""),
-            users=tuple(reservation.users or ()),
-            flags=frozenset(flag.name for flag in type(reservation.flags) if flag in reservation.flags),
-        )
-        for reservation in found.values()
-    )
 
 
 def _apply(changes: Sequence[Change], patience_s: float) -> tuple[ChangeFailure, ...]:

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from sched_policy.model import Switch
 from slurm_plugin.client.gpu_memory import gpu_memory_of_node
+from slurm_plugin.client.wait_reason import WaitReason, wait_reason
 
 _OUT_OF_USE = frozenset({
     *("DOWN", "UNKNOWN", "ERROR", "FUTURE", "DRAIN", "DRAINING", "DRAINED", "FAIL", "FAILING", "NOT_RESPONDING"),
@@ -170,9 +171,13 @@ class SlurmJob(Struct, frozen=True, gc=False):
 
     @property
     def is_held(self) -> bool:
-        """Whether it waits for `scontrol release`, as Slurm's reason tells: JobHeldUser, JobHoldMaxRequeue, ..."""
-        waits_for = self.reason.lower()
-        return self.state == "PENDING" and ("held" in waits_for or waits_for.startswith("jobhold"))
+        """Whether it waits for `scontrol release`, as Slurm's reason tells."""
+        return self.waits_for is WaitReason.HELD
+
+    @property
+    def waits_for(self) -> WaitReason | None:
+        """What keeps it waiting; None if it does not wait."""
+        return wait_reason(self.reason) if self.state == "PENDING" else None
 
     @property
     def reservations(self) -> frozenset[str]:
@@ -272,7 +277,10 @@ class ShardRule(StrEnum):
 
 
 class SlurmReservation(Struct, frozen=True, gc=False):
-    """One reservation. `nodes` are expanded host names."""
+    """One reservation. `nodes` are expanded host names.
+
+    `cpus` is how many it has on them; 0 if Slurm does not tell, or if it has other resources of them, too.
+    """
 
     name: str
     start_s: float
@@ -280,6 +288,7 @@ class SlurmReservation(Struct, frozen=True, gc=False):
     nodes: tuple[str, ...]
     users: tuple[str, ...]
     flags: frozenset[str]
+    cpus: int = 0
 
 
 class ControllerLoad(Struct, frozen=True):

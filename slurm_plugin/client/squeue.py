@@ -32,6 +32,7 @@ from slurm_plugin.client.notation import (
     whole,
 )
 from slurm_plugin.client.records import QueuedJob, SlurmJob
+from slurm_plugin.client.wait_reason import MAY_BE_ROOM, wait_reason
 
 CHANGING_FIELDS = ("Reason", "PriorityLong", "StartTime", "TimeUsed")
 """Fields that Slurm itself changes all the time: the first three of a waiting job, the last of a running one."""
@@ -121,7 +122,6 @@ _MOST_NODES, _MOST_GPUS = 1_000_000, 10_000_000
 QUEUE_FORMAT = "%A|%P|%Q|%t|%r|%S|%D|%l"
 QUEUE_STATES = "PENDING,RUNNING,SPECIAL_EXIT,REQUEUE_HOLD,RESV_DEL_HOLD"
 """squeue takes PENDING without those of `_PENDING_TOO`; of these, EXPEDITING is known to newer releases alone."""
-_READY = frozenset({"None", "Priority", "Resources"})
 
 
 def queued(line: str) -> QueuedJob:
@@ -132,7 +132,7 @@ def queued(line: str) -> QueuedJob:
         whole(job_id),
         tuple(partitions.split(",")),
         whole(priority),
-        ready=not runs and reason in _READY,
+        ready=not runs and wait_reason(reason) in MAY_BE_ROOM,
         start_s=time_s(start) if runs else None,
         nodes=whole(nodes.partition("-")[0], _MOST_NODES),
         limit_s=duration_s(limit),

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.client.wait_reason import WaitReason
 from slurm_plugin.observation.standing import may_start
-
-_AT_LIMIT = "JobArrayTaskLimit"
 
 
 def throttled(records: Sequence[SlurmJob], now_s: float) -> tuple[SlurmJob, ...]:
@@ -43,4 +42,4 @@ def throttled(records: Sequence[SlurmJob], now_s: float) -> tuple[SlurmJob, ...]
 
 def _is_able(job: SlurmJob, now_s: float) -> bool:
     """Whether only room keeps the job waiting, on GPUs or in its array."""
-    return may_start(job, now_s) or job.reason == _AT_LIMIT
+    return may_start(job, now_s) or job.waits_for is WaitReason.ARRAY_LIMIT

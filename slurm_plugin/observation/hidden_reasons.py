@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from slurm_plugin.client.changes import Change, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
-from slurm_plugin.observation.standing import is_untested
+from slurm_plugin.client.wait_reason import WaitReason
 
 REASON_HOLDS_S = 60.0
 """How long a reason is used after Slurm last gave it: within a minute (the default sched_interval) Slurm tests the job
@@ -41,7 +41,7 @@ class HiddenReasons:
         for job in jobs:
             record = job
             if job.state == "PENDING":
-                if not is_untested(job):
+                if job.waits_for is not WaitReason.UNTESTED:
                     known[job.job_id] = _LastReason(job, now_s)
                 elif self._is_hidden(job, now_s):
                     last = known[job.job_id] = self._last[job.job_id]

@@ -18,12 +18,13 @@ from explsched.preemption_record import PreemptionRecord
 from sched_policy.snapshot import EndedRun, Snapshot
 from slurm_plugin.client.changes import Change, ChangeFailure, CreateReservation, JobChange, NotNow, Unanswered
 from slurm_plugin.client.records import SlurmJob, SlurmReservation
+from slurm_plugin.client.wait_reason import LIMITS
 from slurm_plugin.observation.hidden_reasons import HiddenReasons
 from slurm_plugin.observation.lease_use import LeaseUse
 from slurm_plugin.observation.refusals import Refusals
 from slurm_plugin.observation.requeue_delay import LastRuns
 from slurm_plugin.observation.size_limits import LIMIT_HOLDS_S, SizeLimits
-from slurm_plugin.observation.standing import leased_job, limits_of, waits_for_limit
+from slurm_plugin.observation.standing import leased_job, limits_of
 from slurm_plugin.observation.trainings import GrantedSteps, RunsWithoutReports, SeenTraining, SweepTrainings
 
 _SCRONTAB = "Cannot modify scrontab jobs"
@@ -106,7 +107,7 @@ def served_first(
     It would keep their like waiting, too: Slurm does not say so while no GPU is free.
     """
     served = served_in_vain(jobs, known.served_s, preempted, now_s - LIMIT_HOLDS_S)
-    return frozenset(limits_of(jobs[job_id]) for job_id in served if waits_for_limit(jobs[job_id]))
+    return frozenset(limits_of(jobs[job_id]) for job_id in served if jobs[job_id].waits_for in LIMITS)
 
 
 def _waits_since(job: SlurmJob, time_s: float) -> bool:

@@ -12,11 +12,12 @@ from msgspec.structs import replace
 from explsched.log import event
 from explsched.preemption_record import PREFIX, PreemptionRecord, RecordError, without_words
 from explsched.preemption_record import read as read_record
-from sched_policy.model import Absence, GpuRequest, Job, Node, StageProfile, Switch
+from sched_policy.model import GpuRequest, Job, Node, StageProfile, Switch
 from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
-from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode
 from slurm_plugin.config import Config
+from slurm_plugin.observation.absences import absences
 from slurm_plugin.observation.array_limits import throttled
 from slurm_plugin.observation.gpu_hours import gpu_hours
 from slurm_plugin.observation.memory import Remembered, served_first, served_in_vain
@@ -156,8 +157,8 @@ def observe(
     above = seen.topology.switches
     planned_nodes = (_node(node, sets.get(node.name, frozenset()), above.get(node.name, ())) for node in nodes)
     past_trainings = [_with_last_reports(one.job, progress.get(job_id)) for job_id, one in ended.items()]
-    absences = _absences(seen.reservations, now_s)
-    snapshot = Snapshot.of(now_s, planned_nodes, jobs, past_trainings, absences, known.ended_runs)
+    taken = absences(seen, now_s)
+    snapshot = Snapshot.of(now_s, planned_nodes, jobs, past_trainings, taken, known.ended_runs)
     return Observation(
         snapshot=snapshot,
         cluster=seen,
@@ -240,18 +241,6 @@ def _with_last_reports(job: Job, progress: JobProgress | None) -> Job:
 
 def _node(node: SlurmNode, sets: frozenset[str], above: tuple[Switch, ...]) -> Node:
     return Node(node.name, node.gpus, node.partitions | sets, node.schedulable, node.gpu_memory_mib, above)
-
-
-def _absences(reservations: Iterable[SlurmReservation], now_s: float) -> Iterator[Absence]:
-    """When reservations that are not leases take nodes from the planned jobs, none of which is in such a reservation.
-
-    A reservation of parts of its nodes counts as whole nodes: Slurm does not show which parts. One with TIME_FLOAT
-    always counts from now.
-    """
-    for reservation in reservations:
-        if leased_job(reservation.name) is None:
-            start_s = now_s if "TIME_FLOAT" in reservation.flags else reservation.start_s
-            yield Absence(reservation.nodes, start_s, reservation.end_s)
 
 
 def _options(record: SlurmJob, faults: dict[int, str]) -> job_options.JobOptions | None:

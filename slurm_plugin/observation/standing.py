@@ -9,6 +9,7 @@ from typing import Literal
 from msgspec import Struct
 
 from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.client.wait_reason import MAY_BE_ROOM, ROOM, WaitReason
 from slurm_plugin.observation.group_annotation import is_pinned
 
 LEASE_PREFIX = "explsched_"
@@ -61,37 +62,12 @@ def has_settled(record: SlurmJob, now_s: float) -> bool:
     return now_s >= record.submit_s + SETTLE_S
 
 
-_ROOM = frozenset({"Resources", "Priority"})
-_UNTESTED = frozenset({"None", ""})
-"""Slurm's reasons for a job not tested since it was submitted or changed, also by us: see `hidden_reasons`."""
-
-_DELAYED = frozenset({*_ROOM, *_UNTESTED, "BeginTime"})
-_TIERS = ("Nodes required for job are ", "Nodes_required_for_job_are_")
-"""Slurm's reasons instead of Resources where partitions have tiers or nodes are down."""
-
-_PIN_WAITS = "ReqNodeNotAvail, UnavailableNodes:"
-"""Slurm's reason instead of Resources for a pinned job whose node is kept for an earlier job."""
-
-_RESERVED = ("ReqNodeNotAvail, Reserved for maintenance", "ReqNodeNotAvail, May be reserved for other job")
-"""Slurm's reasons for a job that would run into a reservation; leases are reservations too."""
-
-
-_LIMITS = re.compile(r"((Assoc|QOS)(Grp|Max)|Max)(GRES|Node|C[Pp][Uu]|Mem|Billing)(?!PerLimit)\w*|PartitionNodeLimit")
-"""Slurm's reasons for a job that is too large for what its association, QOS or partition may use, all or by now."""
+_DELAYED = MAY_BE_ROOM - {WaitReason.TIER} | {WaitReason.BEGIN}
 
 
 def exceeds_limit(record: SlurmJob) -> bool:
     """Whether a pending job is kept from starting by a limit that it might keep at a smaller size."""
-    return record.state == "PENDING" and _LIMITS.fullmatch(record.reason) is not None
-
-
-_LIMITS_ON_JOBS = re.compile(r"JobArrayTaskLimit|((Assoc|QOS)(Grp|Max)|Max)\w*Jobs\w*")
-"""Slurm's reasons for a job of which, at any size, others of its array, association or QOS have to end first."""
-
-
-def waits_for_limit(record: SlurmJob) -> bool:
-    """Whether free GPUs do not let a pending job start: a limit, on sizes or on numbers of jobs, keeps it waiting."""
-    return exceeds_limit(record) or (record.state == "PENDING" and _LIMITS_ON_JOBS.fullmatch(record.reason) is not None)
+    return record.waits_for is WaitReason.SIZE_LIMIT
 
 
 def limits_of(record: SlurmJob) -> tuple[str, str, str]:
@@ -105,28 +81,17 @@ def waits_for_room(record: SlurmJob) -> bool:
     False with reason None, because Slurm has not tested the job yet, and for components of a heterogeneous job, of
     which one may have the right reason while another cannot start.
     """
-    return record.state == "PENDING" and record.het_job_id is None and record.reason in _ROOM
-
-
-def is_untested(record: SlurmJob) -> bool:
-    """Whether Slurm gives no reason for the job's waiting."""
-    return record.reason in _UNTESTED
+    return record.het_job_id is None and record.waits_for in ROOM
 
 
 def may_start(record: SlurmJob, now_s: float) -> bool:
     """Whether Slurm may start a pending job as soon as there is room: no other reason for waiting is known."""
-    room = record.reason in _ROOM or is_untested(record) or record.reason.startswith(_TIERS)
-    return record.state == "PENDING" and room and not waits_for_begin(record, now_s)
-
-
-def is_kept_out(record: SlurmJob) -> bool:
-    """Whether a reservation, such as a lease, keeps a pending job from starting."""
-    return record.state == "PENDING" and record.reason.startswith(_RESERVED)
+    return record.waits_for in MAY_BE_ROOM and not waits_for_begin(record, now_s)
 
 
 def may_be_next(record: SlurmJob, now_s: float) -> bool:
     """Whether Slurm may start a pending job as soon as there is room, and reservations let it."""
-    return record.priority > 0 and (is_kept_out(record) or may_start(record, now_s))
+    return record.priority > 0 and (record.waits_for is WaitReason.RESERVED or may_start(record, now_s))
 
 
 def may_be_first_of_tier(record: SlurmJob) -> bool:
@@ -134,14 +99,14 @@ def may_be_first_of_tier(record: SlurmJob) -> bool:
 
     The partition may be of a higher tier. Slurm says which job is next there, unless it has not tested it.
     """
-    return record.reason == "Resources" or record.reason.startswith(_TIERS) or is_untested(record)
+    return record.waits_for in MAY_BE_ROOM - {WaitReason.PRIORITY}
 
 
 def may_keep_lease(record: SlurmJob) -> bool:
     """Whether the job's lease may stay: it may be waiting for the lease to begin, or not have been tested since."""
     in_lease = record.reservation == lease_name(record.job_id)
-    untested = is_untested(record) or (in_lease and record.reason == "Reservation")
-    return waits_for_room(record) or (record.state == "PENDING" and record.het_job_id is None and untested)
+    allowed = ROOM | {WaitReason.UNTESTED} | ({WaitReason.IN_RESERVATION} if in_lease else set())
+    return record.het_job_id is None and record.waits_for in allowed
 
 
 def may_be_planned(
@@ -168,12 +133,12 @@ def may_be_planned(
         return False
     if waits_for_begin(record, now_s):
         is_lifted = returns_at_once if own_begin_s is None else own_begin_s <= now_s
-        return allows_preemption and is_lifted and record.reason in _DELAYED
-    if record.reason.startswith(_PIN_WAITS) and is_pinned(record):
+        return allows_preemption and is_lifted and record.waits_for in _DELAYED
+    if record.waits_for is WaitReason.NODES and is_pinned(record):
         return True  # the reason is a consequence of our pin
-    if record.reason.startswith(_TIERS) or (only_leases and record.reason.startswith(_RESERVED)):
+    if record.waits_for is WaitReason.TIER or (only_leases and record.waits_for is WaitReason.RESERVED):
         return True
-    return waits_for_room(record) or may_keep_lease(record)
+    return may_keep_lease(record)
 
 
 Scope = Literal["user", "account", "partition"]

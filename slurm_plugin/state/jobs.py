@@ -11,11 +11,12 @@ from sched_policy.model import Job, JobState, NodeGpus
 from sched_policy.plan import Start
 from slurm_plugin.client.notation import clock
 from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.client.wait_reason import WaitReason
 from slurm_plugin.observation.gpu_hours import gpus_of
 from slurm_plugin.observation.observe import asks_for_gpus
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import Needs, most_shards_per_gpu
-from slurm_plugin.observation.standing import SETTLE_S, is_untested, waits_for_begin, waits_for_requeue_delay
+from slurm_plugin.observation.standing import SETTLE_S, waits_for_begin, waits_for_requeue_delay
 from slurm_plugin.state.published import Explanation, JobRow
 from slurm_plugin.state.view import View
 
@@ -192,7 +193,7 @@ def _starting(view: View, record: SlurmJob, start: Start) -> str:
     for node, short in shorts:
         if short:
             return f"GPUs for it are free ({where}), but {node} has too few {short} left."
-    if is_untested(record):
+    if record.waits_for is WaitReason.UNTESTED:
         return f"GPUs for it are free ({where}); Slurm has not tested it since it was submitted or changed."
     return f"GPUs for it are free ({where}): Slurm can start it in its next cycle."
 

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from sched_policy.model import JobState
 from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.client.wait_reason import LIMITS
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import Asked
-from slurm_plugin.observation.standing import waits_for_limit
 from slurm_plugin.steering.underway import Look, Underway
 
 _SAVED_S = 60.0
@@ -33,7 +33,7 @@ class _Service(Struct, frozen=True):
 
     def is_for(self, record: SlurmJob) -> bool:
         """Whether tasks still wait for room, and their owner has not changed them meanwhile, but to fewer GPUs."""
-        if waits_for_limit(record):
+        if record.waits_for in LIMITS:
             return False
         before = self.record
         is_alike = (record.account, record.qos, record.nice) == (before.account, before.qos, before.nice)

@@ -1,0 +1,88 @@
+"""When nodes are not there for the planned jobs: reservations, and nodes that one user has for themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from sched_policy import catalog
+from sched_policy.model import Absence
+from slurm_plugin.client import parse
+from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode, SlurmReservation
+from slurm_plugin.observation.absences import absences
+from slurm_plugin.observation.gpu_hours import gpus_of
+from slurm_plugin.observation.observe import observe
+from slurm_plugin.observation.spool import ProgressSpool
+from tests.slurm_kit import record
+
+NOW_S = 10_000.0
+NODES = tuple(SlurmNode(name, "MIXED", 2, frozenset({"main"}), cpus=16, memory_mib=64_000) for name in ("n1", "n2"))
+
+# As scontrol of Slurm 22.05.8 prints a reservation of cores.
+OF_CORES = (
+    "ReservationName=login StartTime=9000 EndTime=45000 Duration=10:00:00 Nodes=n[1-2] "
+    "NodeCnt=2 CoreCnt={cores} Features=(null) PartitionName=main Flags=IGNORE_JOBS,SPEC_NODES   NodeName=n1 CoreIDs=0 "
+    "  NodeName=n2 CoreIDs=0 TRES={tres} Users=root Groups=(null) Accounts=(null) Licenses=(null) State=ACTIVE "
+    "BurstBuffer=(null) Watts=n/a MaxStartDelay=(null)"
+)
+
+
+def told(*jobs: SlurmJob, reservations: Iterable[SlurmReservation] = ()) -> list[Absence]:
+    return list(absences(ClusterRecords(NODES, jobs, tuple(reservations)), NOW_S))
+
+
+def runs(exclusive: str, **more: object) -> SlurmJob:
+    fields = {"gpus": 1, "gpus_per_node": 1, "gpu_nodes": (("n2", 1),), "node_names": ("n2",), "user": "eve"}
+    times = {"start_s": NOW_S - 600, "time_limit_s": 3600.0}
+    return record(1, state="RUNNING", exclusive=exclusive, **{**fields, **times, **more})
+
+
+@pytest.mark.parametrize("exclusive", ["USER", "MCS"])
+def test_a_node_that_one_user_has_alone_is_not_there_for_others(exclusive: str) -> None:
+    short = record(2, user="ada", gpus=1, gpus_per_node=1, reason="Resources", time_limit_s=60.0)
+    held = record(
+        3,
+        user="ada",
+        state="RUNNING",
+        comment="explsched:checkpoint=USR1",
+        gpus=2,
+        gpus_per_node=2,
+        gpu_nodes=(("n1", 2),),
+        node_names=("n1",),
+        start_s=NOW_S - 7200,
+        time_limit_s=36_000.0,
+    )
+    seen = observe(ClusterRecords(NODES, (runs(exclusive), short, held), ()), ProgressSpool(Path("/nowhere")), NOW_S)
+    plan = catalog.build("srsf").plan(seen.snapshot)
+    assert plan.starts == (), "the other GPU of n2 is its owner's"
+    assert [one.job_id for one in plan.preemptions] == [3]
+    (owner,) = (job for job in seen.snapshot.jobs if job.job_id == 1)
+    assert gpus_of(owner) == 1, "it has no more GPU-hours"
+
+
+def test_until_when_its_owner_has_a_node() -> None:
+    assert told(runs("USER"), runs("USER", time_limit_s=1200.0)) == [Absence(("n2",), NOW_S, NOW_S + 3000)]
+    assert told(runs("USER", suspended_s=100.0)) == [Absence(("n2",), NOW_S, NOW_S + 3100)]
+    assert told(runs("USER", gpus=0, gpu_nodes=())) != [], "also with a job on CPUs alone"
+    for unknown in ({"time_limit_s": None}, {"time_limit_s": 1.0}):
+        assert told(runs("USER", **unknown)) == [Absence(("n2",), NOW_S, math.inf)]
+    assert told(runs(""), runs("NODE"), record(2, exclusive="USER")) == []
+
+
+@pytest.mark.parametrize(
+    ("cores", "tres", "is_absent"),
+    [
+        (2, "cpu=2", False),
+        (16, "cpu=16", False),
+        (17, "cpu=17", True),
+        (32, "cpu=32", True),
+        (2, "cpu=2,gres/gpu=1", True),
+        (0, "(null)", True),
+    ],
+)
+def test_gpus_beside_a_few_reserved_cores_are_there(*, cores: int, tres: str, is_absent: bool) -> None:
+    found = parse.reservation(OF_CORES.format(cores=cores, tres=tres))
+    assert bool(told(reservations=[found])) is is_absent
