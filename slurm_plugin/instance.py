@@ -171,10 +171,13 @@ class Heartbeat:
             os.close(directory)
 
     def _look(self, now_s: float) -> None:
-        """Raise `AnotherDaemonError` if a daemon that is not to be beside us is alive by the file system's time."""
+        """Raise `AnotherDaemonError` if a daemon that is not to be beside us is alive by the file system's time.
+
+        A heartbeat from its future is of before its clock was set back, and tells as little as one that is as old.
+        """
         for path in (*self._path.parent.glob("*.json"), self._former):
             other, written_s = self._trusted(path) or (None, 0.0)
-            if other is None or now_s - written_s >= min(other.valid_s, _LONGEST_S):
+            if other is None or abs(now_s - written_s) >= min(other.valid_s, _LONGEST_S):
                 continue
             if path not in (self._path, self._former):
                 raise AnotherDaemonError(

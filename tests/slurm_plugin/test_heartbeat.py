@@ -70,6 +70,13 @@ def test_a_daemon_that_has_not_been_heard_of_for_long_is_dead(tmp_path: Path) ->
         first.beat(60.0)
 
 
+def test_a_heartbeat_from_before_a_clock_was_set_back_keeps_no_standby_away(tmp_path: Path) -> None:
+    """The daemon that had written it was dead, and the standby refused to steer until the clock had caught up."""
+    beating(tmp_path, THERE)
+    aged(file_of(tmp_path), -86_400.0)
+    beating(tmp_path, HERE)
+
+
 def test_a_daemon_of_this_host_is_left_to_the_lock(tmp_path: Path) -> None:
     beating(tmp_path, HERE)
     beating(tmp_path, replace(HERE, pid=11))
