@@ -27,7 +27,10 @@ from slurm_plugin.client.process import BoundedCall
 from slurm_plugin.client.protocol import choose
 from slurm_plugin.client.records import ControllerLoad
 from slurm_plugin.config import Config
-from slurm_plugin.instance import PATIENCE_S, AnotherDaemonError, Claim, OnlyOne
+from slurm_plugin.instance.claim import Claim
+from slurm_plugin.instance.heartbeat import PATIENCE_S
+from slurm_plugin.instance.holder import AnotherDaemonError
+from slurm_plugin.instance.only_one import OnlyOne
 from slurm_plugin.state import serving
 from slurm_plugin.state.publish import Publisher, counted, private
 from slurm_plugin.state.published import Totals

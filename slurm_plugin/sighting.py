@@ -12,7 +12,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from slurm_plugin.daemon_user import may_be_daemons
-from slurm_plugin.instance import HEARTBEATS, Holder, read_beat
+from slurm_plugin.instance.heartbeat import HEARTBEATS, read_beat
+from slurm_plugin.instance.holder import Holder
 
 _LEAST_FREE_BYTES = 1 << 20
 _CLOCKS_APART_S = 300.0

@@ -31,7 +31,9 @@ from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import Change, RequeueJob, SignalJob, StartAtOnce, TargetJob
 from slurm_plugin.client.records import ControllerLoad, SlurmJob
 from slurm_plugin.daemon import command
-from slurm_plugin.instance import CLAIM, HEARTBEATS, AnotherDaemonError, Beat, Heartbeat, Holder, claimed_by
+from slurm_plugin.instance.claim import CLAIM, claimed_by
+from slurm_plugin.instance.heartbeat import HEARTBEATS, Beat, Heartbeat
+from slurm_plugin.instance.holder import AnotherDaemonError, Holder
 from slurm_plugin.loop import Daemon
 from slurm_plugin.state.metrics import METRICS_FILE
 from slurm_plugin.state.published import read

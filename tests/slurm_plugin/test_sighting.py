@@ -12,7 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_plugin import sighting
-from slurm_plugin.instance import HEARTBEATS, Heartbeat, Holder
+from slurm_plugin.instance.heartbeat import HEARTBEATS, Heartbeat
+from slurm_plugin.instance.holder import Holder
 
 THERE = Holder("there", 20, 2000.0)
 
