@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
+import time
+from contextlib import suppress
 
 from explsched.errors import ExplschedError
 
@@ -48,20 +51,45 @@ class LastingFault:
         return was_there
 
 
+class _LogFile(logging.FileHandler):
+    """A log that says on standard error that it cannot be written, rather than a traceback for each event."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, encoding="utf-8")
+        self._lasting = LastingFault()
+
+    def flush(self) -> None:
+        """As `emit` does after each event: whatever waited has been written. Raises `OSError`."""
+        super().flush()
+        self._lasting.end()
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  the name is logging's
+        """Tell of a full disk and the like; anything else is a mistake of ours, with a traceback."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+            return
+        words = f"log file {self.baseFilename} not written: {error.strerror or error}"
+        if sys.stderr is not None and self._lasting.level(words, time.monotonic()) == logging.ERROR:
+            with suppress(OSError):  # there may be as little room
+                sys.stderr.write(words + "\n")
+
+
 def set_up(level: str, path: str | None) -> None:
     """Send the log to a file, or to standard error (journald) without one.
 
     Raises `LogError` for a file that cannot be opened; then the log goes on as before.
     """
     try:
-        handler = logging.FileHandler(path, encoding="utf-8") if path else logging.StreamHandler()
+        handler = _LogFile(path) if path else logging.StreamHandler()
     except OSError as error:
         raise LogError(f"log file {path}: {error.strerror}") from error
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     root = logging.getLogger("explsched")
     for old in tuple(root.handlers):
         root.removeHandler(old)
-        old.close()
+        with suppress(OSError):  # on a full disk, for what it could not write; it is closed all the same
+            old.close()
     root.addHandler(handler)
     root.setLevel(level.upper())
     root.propagate = False

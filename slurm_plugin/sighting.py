@@ -12,9 +12,12 @@ from pathlib import Path
 from msgspec import Struct
 
 from slurm_plugin.daemon_user import may_be_daemons
-from slurm_plugin.instance import HEARTBEATS, Holder, read_beat
+from slurm_plugin.instance.heartbeat import HEARTBEATS, read_beat
+from slurm_plugin.instance.holder import Holder
 
 _LEAST_FREE_BYTES = 1 << 20
+_CLOCKS_APART_S = 300.0
+"""With hosts whose clocks differ by more munge, and so Slurm, does not work."""
 
 
 class Sighting(Struct, frozen=True):
@@ -26,10 +29,18 @@ class Sighting(Struct, frozen=True):
     valid_s: float
 
     def is_alive(self, now_s: float) -> bool:
-        """Whether the daemon can be taken to run. A process of this host is looked for."""
+        """Whether the daemon can be taken to run. A process of this host is looked for.
+
+        A heartbeat from far in the future is of before a clock was set back, and tells nothing.
+        """
         if self.holder.host == socket.gethostname() and not _exists(self.holder.pid):
             return False
-        return now_s - self.time_s < self.valid_s
+        return -_CLOCKS_APART_S < now_s - self.time_s < self.valid_s
+
+    def age(self, now_s: float) -> str:
+        """How old it is, in words."""
+        age_s = now_s - self.time_s
+        return f"{age_s:.0f} s old" if age_s >= 0 else f"{-age_s:.0f} s ahead of the clock"
 
 
 def last_heartbeat(spool: Path) -> Sighting | None:
@@ -58,8 +69,7 @@ def notice(spool: Path, now_s: float) -> str | None:
     if seen is None:
         return f"no daemon runs (no heartbeat in {spool}): Slurm's own order holds; start sexplschedd"
     if not seen.is_alive(now_s):
-        age_s = max(0.0, now_s - seen.time_s)
-        last_seen = f"no daemon runs, the last heartbeat is {age_s:.0f} s old, from {seen.holder.host}"
+        last_seen = f"no daemon runs, the last heartbeat is {seen.age(now_s)}, from {seen.holder.host}"
         return f"{last_seen}: Slurm keeps its last order"
     return None
 

@@ -32,7 +32,7 @@ from slurm_plugin.cli.cluster_state import job_number
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.notation import clock
 from slurm_plugin.config import Config
-from slurm_plugin.instance import HostLock
+from slurm_plugin.instance.host_lock import HostLock
 
 _CONFIG_EXAMPLES = """\b
 examples:

@@ -154,7 +154,7 @@ def _daemon(spool: Path) -> Finding:
         return Finding("daemon", "note", f"no heartbeat in {spool}", "systemctl enable --now sexplschedd")
     where = f"on {seen.holder.host}, pid {seen.holder.pid}"
     if not seen.is_alive(now_s := time.time()):  # one that is stopped removes its heartbeat
-        found = f"ended or hangs {where}: its last heartbeat is {max(0.0, now_s - seen.time_s):.0f} s old"
+        found = f"ended or hangs {where}: its last heartbeat is {seen.age(now_s)}"
         return Finding("daemon", "fault", found, "journalctl -u sexplschedd there, then: systemctl restart sexplschedd")
     return Finding("daemon", "ok", f"runs {where}")
 

@@ -20,7 +20,7 @@ from slurm_plugin.client.capabilities import LUA_SUBMIT, NEEDED, OLDEST, OPERATO
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import ControllerLoad, SlurmNode, Topology
 from slurm_plugin.config import Config
-from slurm_plugin.instance import claimed_by
+from slurm_plugin.instance.claim import claimed_by
 from slurm_plugin.observation.observe import without_nodes
 from slurm_plugin.observation.site_factors import OwnFactors
 

@@ -19,7 +19,7 @@ def throttled(records: Sequence[SlurmJob], now_s: float) -> tuple[SlurmJob, ...]
     may start looks as one of which all may. Tasks that wait beside their array's record, as requeued ones do, count
     for the same limit; those of higher priority come first, as for Slurm, and those that may not start yet last.
     """
-    limits = {job.array_job_id or job.job_id: job.array_limit for job in records if job.array_limit}
+    limits = {job.array_job_id: job.array_limit for job in records if job.array_limit}
     if not limits:
         return tuple(records)
     waiting: defaultdict[int, list[SlurmJob]] = defaultdict(list)

@@ -79,6 +79,7 @@ class _Joined(NamedTuple):
 
     sweep: str
     held_gpus: float
+    submit_s: float
     run: int | None
 
 
@@ -130,7 +131,8 @@ class SweepRecord:
         if not self._has_begun and (found := self.read()) is not None:
             self._has_begun = True
             kept = _recent(found, now_s)
-            before = {_job(note): _Joined(note.sweep, note.held_gpus, None) for note in kept if note.what == "joined"}
+            joined = (note for note in kept if note.what == "joined")
+            before = {_job(note): _Joined(note.sweep, note.held_gpus, note.submit_s, None) for note in joined}
             self._joined = before | self._joined
             if found:
                 self._try(partial(_trim, self._path, b"".join(map(_line, kept)), mode))
@@ -144,7 +146,7 @@ class SweepRecord:
             if self._is_news(job, note):
                 fresh.append(note)
                 run = job.restarts if job.allocation else None
-                self._joined[_job(note)] = _Joined(note.sweep, note.held_gpus, run)
+                self._joined[_job(note)] = _Joined(note.sweep, note.held_gpus, note.submit_s, run)
         why = {preemption.job_id: preemption.reason for preemption in plan.preemptions}
         why |= {stop.job_id: stop.reason for stop in plan.stops}
         for change in changes:
@@ -158,11 +160,14 @@ class SweepRecord:
     def _is_news(self, job: Job, note: Note) -> bool:
         """Whether the training is new, or runs on other GPUs, or in another sweep, than were noted.
 
-        Its owner can change the sweep at any time, so that counts once in each run.
+        Its owner can change the sweep at any time, so that counts once in each run. A job that was never requeued and
+        submitted after what was noted is another, of a slurmctld installed anew.
         """
         known = self._joined.get(_job(note))
-        if known is None or not job.allocation:
-            return known is None
+        if known is None or (not job.restarts and job.submit_s > known.submit_s):
+            return True
+        if not job.allocation:
+            return False
         return known.held_gpus != note.held_gpus or (known.sweep != note.sweep and known.run != job.restarts)
 
     def _look(self) -> None:

@@ -19,6 +19,7 @@ import pwd
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -331,7 +332,10 @@ def bound(path: Path) -> socket.socket:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
             if other.connect_ex(str(path)) == 0:
                 raise ServingError(f"{path}: another process serves it")
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISSOCK(path.lstat().st_mode):
+                raise ServingError(f"{path}: is there, and is no socket")
+            path.unlink()
         listening.bind(str(path))
         path.chmod(_OPEN_MODE)
         listening.listen(_MOST)
@@ -356,7 +360,8 @@ async def serve(directory: Path, path: Path, *, with_parent: bool = False) -> No
         await done.wait()
     finally:
         server.close()
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # as where its file system is read-only by now: the next one removes it
+            path.unlink(missing_ok=True)
 
 
 def main(directory: str, path: str, *more: str) -> None:

@@ -139,18 +139,25 @@ def results(
     now_s = seen.snapshot.now_s
     over = {job_id: one.uid for job_id, one in members.items() if job_id not in live}
     past = spool.read(over, now_s, submitted_s(ended.values()))
-    last_words = {note.training: note for note in notes if note.what != "joined"}
+    last_words = _last_words(notes)
     groups: dict[tuple[str, str, str, Direction], list[SweepTraining]] = {}
     for job_id, one in members.items():
         progress = (seen.progress if job_id in live else past).get(job_id, JobProgress())
-        state = ended[job_id].state if job_id in ended else ""
-        told_by = live.get(job_id), seen, why.get(job_id, state), last_words.get((job_id, one.uid, one.sweep))
+        told = why.get(job_id, "") if job_id in live else ended[job_id].state if job_id in ended else ""
+        told_by = live.get(job_id), seen, told, last_words.get((job_id, one.uid, one.sweep))
         training = _training(job_id, one, progress, *told_by)
         groups.setdefault((one.user, one.sweep, one.metric, one.direction), []).append(training)
     return tuple(
         SweepResults(sweep, user, metric, direction, tuple(_with_savings(trainings, direction)))
         for (user, sweep, metric, direction), trainings in sorted(groups.items())
     )
+
+
+def _last_words(notes: Sequence[Note]) -> dict[tuple[int, int, str], Note]:
+    """Why trainings were last paused or stopped, without what was said of earlier ones with the same number."""
+    since_s = {note.training: note.submit_s for note in notes if note.what == "joined"}
+    told = (note for note in notes if note.what != "joined" and note.submit_s >= since_s.get(note.training, 0.0))
+    return {note.training: note for note in told}
 
 
 def names(seen: Observation, notes: Sequence[Note], recent: Sequence[SlurmJob] = ()) -> frozenset[tuple[str, str]]:
@@ -161,14 +168,19 @@ def names(seen: Observation, notes: Sequence[Note], recent: Sequence[SlurmJob] =
 def _trainings(
     seen: Observation, notes: Sequence[Note], recent: Sequence[SlurmJob]
 ) -> tuple[dict[int, _Member], dict[int, Job], dict[int, SlurmJob]]:
-    """All trainings; of them the jobs that wait or run; and jobs that Slurm remembers after their end."""
+    """All trainings; of them those that wait or run; and those that Slurm remembers after their end.
+
+    A job of no sweep that has the number of a noted training is another: a slurmctld installed anew counts from 1.
+    """
     noted = {note.training: _of_note(note) for note in notes if note.what == "joined"}
     members = {job_id: one for (job_id, _, _), one in noted.items()}
     sizes = {node.name: node.gpus for node in seen.nodes.values()}
-    ended = {record.job_id: with_whole_nodes(record, sizes) for record in recent if record.job_id not in seen.jobs}
+    past = {record.job_id: with_whole_nodes(record, sizes) for record in recent if record.job_id not in seen.jobs}
+    ended: dict[int, SlurmJob] = {}
     per_gpu = most_shards_per_gpu(seen.nodes.values())
-    for job_id, record in ended.items():
+    for job_id, record in past.items():
         if (one := _of_record(record, per_gpu)) is not None:
+            ended[job_id] = record
             known = noted.get((job_id, one.uid, one.sweep))
             members[job_id] = _with_held_gpus(_first_submitted(one, known, record.restarts), known)
     live = _live(seen, per_gpu)
@@ -183,8 +195,8 @@ def _trainings(
 
 
 def _live(seen: Observation, per_gpu: int) -> dict[int, Job]:
-    """The jobs that wait or run. No policy sees trainings without GPUs, nor all of partitions that are not steered."""
-    found = {job.job_id: job for job in seen.snapshot.jobs}
+    """Those that wait or run. No policy sees trainings without GPUs, nor all of partitions that are not steered."""
+    found = {job.job_id: job for job in seen.snapshot.jobs if job.exploration and job.exploration.sweep}
     for job_id, record in seen.jobs.items():
         if job_id not in found and (options := _options(record)) is not None:
             found[job_id] = policy_job(record, seen.progress.get(job_id, JobProgress()), options, None, per_gpu)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from msgspec.structs import replace
 
 from explsched.errors import PolicyError, SlurmUnreachableError
@@ -29,8 +30,11 @@ from slurm_plugin import sighting
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import Change, RequeueJob, SignalJob, StartAtOnce, TargetJob
 from slurm_plugin.client.records import ControllerLoad, SlurmJob
-from slurm_plugin.daemon import Daemon
-from slurm_plugin.instance import CLAIM, HEARTBEATS, AnotherDaemonError, Beat, Heartbeat, Holder, claimed_by
+from slurm_plugin.daemon import command
+from slurm_plugin.instance.claim import CLAIM, claimed_by
+from slurm_plugin.instance.heartbeat import HEARTBEATS, Beat, Heartbeat
+from slurm_plugin.instance.holder import AnotherDaemonError, Holder
+from slurm_plugin.loop import Daemon
 from slurm_plugin.state.metrics import METRICS_FILE
 from slurm_plugin.state.published import read
 from slurm_plugin.steering.controller import Controller, Pass
@@ -73,12 +77,12 @@ def config(tmp_path: Path) -> Iterator[Path]:
 
 def lived(slurm: FakeSlurm, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a daemon until it is told to stop."""
-    monkeypatch.setattr("slurm_plugin.daemon.choose", lambda _name, _timeout_s: slurm)
+    monkeypatch.setattr("slurm_plugin.loop.choose", lambda _name, _timeout_s: slurm)
     Daemon(config, "info", None).run()
 
 
 def lived_once(slurm: FakeSlurm, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurm_plugin.daemon.choose", lambda _name, _timeout_s: slurm)
+    monkeypatch.setattr("slurm_plugin.loop.choose", lambda _name, _timeout_s: slurm)
     assert Daemon(config, "info", None).once() == 0
 
 
@@ -142,7 +146,7 @@ def test_a_spool_that_hangs_does_not_keep_the_daemon_from_starting(
         return ""
 
     monkeypatch.setattr("slurm_plugin.sighting.group_fault", hang)
-    monkeypatch.setattr("slurm_plugin.daemon.PATIENCE_S", 0.05)
+    monkeypatch.setattr("slurm_plugin.loop.PATIENCE_S", 0.05)
     slurm = Eventful((record(5),), events=[])
     lived(slurm, config, monkeypatch)
     assert len(slurm.applied[0]) == 1
@@ -275,7 +279,7 @@ def test_a_reload_takes_how_slurm_is_asked_and_how_the_audit_file_is_rotated(
     def reload() -> None:
         text = config.read_text().replace("audit.jsonl}", "audit.jsonl, max_mib: 0.0001}")
         config.write_text(f"{text}slurm: {{timeout_s: 7}}\n")
-        monkeypatch.setattr("slurm_plugin.daemon.choose", choose)
+        monkeypatch.setattr("slurm_plugin.loop.choose", choose)
         os.kill(os.getpid(), signal.SIGHUP)
 
     lived(Eventful((record(5),), events=[lambda: None, reload]), config, monkeypatch)
@@ -300,7 +304,7 @@ def test_of_a_configuration_whose_policy_cannot_be_made_nothing_is_taken(
 
     told: list[str] = []
     monkeypatch.setattr(catalog, "build", build)
-    monkeypatch.setattr("slurm_plugin.daemon.notify", lambda *assignments: told.extend(assignments))
+    monkeypatch.setattr("slurm_plugin.loop.notify", lambda *assignments: told.extend(assignments))
     lived(Eventful(events=[reload, lambda: None]), config, monkeypatch)
     assert "configuration not reloaded, the old one stays in force" in caplog.text
     statuses = {text.partition(",")[0] for text in told if text.startswith("STATUS=")}
@@ -312,7 +316,7 @@ def test_a_second_daemon_changes_nothing_and_names_the_first(config: Path, monke
 
     def meanwhile() -> None:
         handlers = {number: signal.getsignal(number) for number in OBEYED}
-        monkeypatch.setattr("slurm_plugin.daemon.choose", lambda _name, _timeout_s: second)
+        monkeypatch.setattr("slurm_plugin.loop.choose", lambda _name, _timeout_s: second)
         for start in (lambda: Daemon(config, "info", None).run(), Daemon(config, "info", None).once):
             with pytest.raises(AnotherDaemonError, match=f"pid {os.getpid()} on host .*, since "):
                 start()
@@ -485,11 +489,39 @@ def test_a_signal_while_slurmctld_does_not_answer_yet_is_obeyed(
         os.kill(os.getpid(), signal.SIGHUP)
         raise SlurmUnreachableError("nobody answers")
 
-    monkeypatch.setattr("slurm_plugin.daemon.choose", lambda _name, _timeout_s: slurm)
+    monkeypatch.setattr("slurm_plugin.loop.choose", lambda _name, _timeout_s: slurm)
     daemon = Daemon(config, "info", None)
     monkeypatch.setattr(slurm, "capabilities", capabilities)
     daemon.run()
     assert "configuration reloaded" in caplog.text
+
+
+def test_signals_while_it_starts_are_obeyed_once_it_can(
+    config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A rotation of the log, or a reload, ended it."""
+    caplog.set_level(logging.INFO, "explsched")
+    early, opened = [], []
+    for number in OBEYED[2:]:
+        signal.signal(number, lambda number, _frame: early.append(number))  # else they would end the tests
+
+    def choose(_name: str, _timeout_s: float) -> FakeSlurm:
+        for number in OBEYED[2:]:  # to this thread: others of the tests do not block them
+            signal.pthread_kill(threading.get_ident(), number)
+        monkeypatch.setattr("slurm_plugin.loop.choose", lambda *_: slurm)
+        return slurm
+
+    slurm = Eventful((record(5),), events=[lambda: None])
+    monkeypatch.setattr("slurm_plugin.loop.choose", choose)
+    monkeypatch.setattr("explsched.log.set_up", lambda *to: opened.append(to))
+    assert CliRunner().invoke(command, ["--config", str(config), "--log-file", "log"]).exception is None
+    assert (early, opened) == ([], [("info", "log")] * 2)
+    assert "configuration reloaded" in caplog.text
+
+
+def test_signals_wait_before_what_takes_long_to_import_is_imported() -> None:
+    code = "import sys, slurm_plugin.daemon; print(*sorted({'numpy', 'slurm_plugin.loop'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "\n"
 
 
 def test_an_error_at_the_start_names_the_program_and_the_file(tmp_path: Path) -> None:
@@ -510,7 +542,7 @@ def test_a_log_that_cannot_be_opened_is_named_at_the_start_and_kept_at_a_reopeni
         f"sexplschedd: error: log file {nowhere}: No such file or directory\n",
     )
     slurm = Eventful(events=[lambda: os.kill(os.getpid(), signal.SIGUSR2), lambda: None])
-    monkeypatch.setattr("slurm_plugin.daemon.choose", lambda _name, _timeout_s: slurm)
+    monkeypatch.setattr("slurm_plugin.loop.choose", lambda _name, _timeout_s: slurm)
     Daemon(config, "info", nowhere).run()
     assert not slurm.events  # it went on after it
 
@@ -569,7 +601,7 @@ def single(config: Path, monkeypatch: pytest.MonkeyPatch) -> Single:
     config.write_text(f"{text}preemption: {{grace_s: 20}}\n")
     monkeypatch.setattr(catalog, "build", lambda _name, _options: Leaving())
     clock = Clock()
-    monkeypatch.setattr("slurm_plugin.daemon.time", clock)
+    monkeypatch.setattr("slurm_plugin.loop.time", clock)
     monkeypatch.setattr(Daemon, "rest", lambda _daemon, _began_s, until_s: clock.rest(until_s))
 
     def prepared(happens: Callable[[Change], None]) -> FakeSlurm:

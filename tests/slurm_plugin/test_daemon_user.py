@@ -15,7 +15,8 @@ from explsched.cli import root
 from explsched.spool import MODE
 from sched_policy.model import Exploration
 from sched_policy.plan import Plan
-from slurm_plugin.instance import Heartbeat, Holder
+from slurm_plugin.instance.heartbeat import Heartbeat
+from slurm_plugin.instance.holder import Holder
 from slurm_plugin.observation import sweep_record
 from slurm_plugin.observation.sweep_record import KEPT_S, Note, SweepRecord
 from tests.sched_policy.builders import NOW_S, job

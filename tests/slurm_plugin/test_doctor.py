@@ -16,7 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 from explsched.cli import root
-from slurm_plugin.instance import CLAIM, HEARTBEATS, Heartbeat, Holder
+from slurm_plugin.instance.claim import CLAIM
+from slurm_plugin.instance.heartbeat import HEARTBEATS, Heartbeat
+from slurm_plugin.instance.holder import Holder
 
 CONFIG = """\
 AccountingStorageType   = {accounting}

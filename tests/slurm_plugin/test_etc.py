@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from explsched import spool
 from slurm_plugin.cli.web import web
 from slurm_plugin.config import Config
-from slurm_plugin.instance import HEARTBEATS
+from slurm_plugin.instance.heartbeat import HEARTBEATS
 from slurm_plugin.observation import sweep_record
 from wrappers import node_mps
 

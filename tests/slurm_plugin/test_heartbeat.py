@@ -16,7 +16,8 @@ from typing import Any, NoReturn
 import pytest
 from msgspec.structs import replace
 
-from slurm_plugin.instance import HEARTBEATS, AnotherDaemonError, Heartbeat, Holder
+from slurm_plugin.instance.heartbeat import HEARTBEATS, Heartbeat
+from slurm_plugin.instance.holder import AnotherDaemonError, Holder
 from slurm_plugin.sighting import last_heartbeat
 from tests.slurm_plugin.other_user import user
 
@@ -68,6 +69,13 @@ def test_a_daemon_that_has_not_been_heard_of_for_long_is_dead(tmp_path: Path) ->
     beating(tmp_path, HERE)
     with pytest.raises(AnotherDaemonError, match="pid 10 on host here"):  # it comes back, and sees who took over
         first.beat(60.0)
+
+
+def test_a_heartbeat_from_before_a_clock_was_set_back_keeps_no_standby_away(tmp_path: Path) -> None:
+    """The daemon that had written it was dead, and the standby refused to steer until the clock had caught up."""
+    beating(tmp_path, THERE)
+    aged(file_of(tmp_path), -86_400.0)
+    beating(tmp_path, HERE)
 
 
 def test_a_daemon_of_this_host_is_left_to_the_lock(tmp_path: Path) -> None:
@@ -202,7 +210,7 @@ def test_a_file_system_that_hangs_holds_up_no_daemon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers = threading.Event()
-    monkeypatch.setattr("slurm_plugin.instance.PATIENCE_S", 0.05)
+    monkeypatch.setattr("slurm_plugin.instance.heartbeat.PATIENCE_S", 0.05)
 
     @contextmanager
     def hanging(_path: Path, **_mode: int) -> Iterator[io.BytesIO]:
@@ -211,7 +219,7 @@ def test_a_file_system_that_hangs_holds_up_no_daemon(
         yield
 
     with monkeypatch.context() as hung:
-        hung.setattr("slurm_plugin.instance.replacing", hanging)
+        hung.setattr("slurm_plugin.instance.heartbeat.replacing", hanging)
         heart = Heartbeat(tmp_path, CLUSTER, HERE)
         for _ in range(3):
             heart.beat(60.0)
@@ -229,7 +237,7 @@ def test_on_a_full_disk_a_living_daemon_is_seen_and_stays_alive(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     first = beating(tmp_path, THERE)
-    monkeypatch.setattr("slurm_plugin.instance.replacing", on_full_disk)
+    monkeypatch.setattr("slurm_plugin.instance.heartbeat.replacing", on_full_disk)
     aged(file_of(tmp_path), 50.0)
     first.beat(60.0)
     aged(file_of(tmp_path), 50.0)

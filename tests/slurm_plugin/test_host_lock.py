@@ -12,10 +12,11 @@ from collections.abc import Iterator
 import pytest
 
 from explsched.process import started_s
-from slurm_plugin.instance import AnotherDaemonError, HostLock, address, may_hold
+from slurm_plugin.instance.holder import AnotherDaemonError
+from slurm_plugin.instance.host_lock import HostLock, address, may_hold
 
 CLUSTER = f"of test process {os.getpid()}"
-HOLD = "import sys; from slurm_plugin.instance import HostLock; lock = HostLock(); lock.take(sys.argv[1]); "
+HOLD = "import sys; from slurm_plugin.instance.host_lock import HostLock; lock = HostLock(); lock.take(sys.argv[1]); "
 
 
 @pytest.fixture

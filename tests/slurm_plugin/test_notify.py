@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_plugin.daemon import Daemon, notify
+from slurm_plugin.loop import Daemon, notify
 from tests.slurm_kit import FakeSlurm
 
 
@@ -35,10 +35,10 @@ def test_nobody_to_hear_is_no_error(address: str, monkeypatch: pytest.MonkeyPatc
 def test_a_daemon_that_waits_for_its_next_pass_tells_systemd_that_it_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slurm_plugin.daemon.WATCHDOG_S", 0.01)
+    monkeypatch.setattr("slurm_plugin.loop.WATCHDOG_S", 0.01)
     told: list[str] = []
-    monkeypatch.setattr("slurm_plugin.daemon.notify", lambda *words: told.extend(words))
-    monkeypatch.setattr("slurm_plugin.daemon.choose", lambda *_: FakeSlurm())
+    monkeypatch.setattr("slurm_plugin.loop.notify", lambda *words: told.extend(words))
+    monkeypatch.setattr("slurm_plugin.loop.choose", lambda *_: FakeSlurm())
     config = tmp_path / "explsched.yaml"
     config.write_text(f"order: {{site_factor_file: {tmp_path}/site_factors.json}}\naudit: {{file: {tmp_path}/audit}}\n")
     daemon = Daemon(config, "info", None)

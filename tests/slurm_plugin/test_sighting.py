@@ -12,7 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_plugin import sighting
-from slurm_plugin.instance import HEARTBEATS, Heartbeat, Holder
+from slurm_plugin.instance.heartbeat import HEARTBEATS, Heartbeat
+from slurm_plugin.instance.holder import Holder
 
 THERE = Holder("there", 20, 2000.0)
 
@@ -35,6 +36,14 @@ def test_a_daemon_that_misses_its_time_is_noticed(tmp_path: Path) -> None:
     assert sighting.notice(tmp_path, now_s + 59) is None
     says = "no daemon runs, the last heartbeat is 61 s old, from there: Slurm keeps its last order"
     assert sighting.notice(tmp_path, now_s + 61) == says
+
+
+def test_a_heartbeat_from_before_a_clock_was_set_back_tells_of_no_daemon(tmp_path: Path) -> None:
+    """`admin reset` asked to stop a daemon that was dead, until the clock had caught up."""
+    now_s = beat(tmp_path, THERE)
+    assert sighting.notice(tmp_path, now_s - 299) is None  # clocks of two hosts
+    says = "no daemon runs, the last heartbeat is 86400 s ahead of the clock, from there: Slurm keeps its last order"
+    assert sighting.notice(tmp_path, now_s - 86_400) == says
 
 
 def test_a_daemon_of_this_host_that_was_killed_is_noticed_at_once(tmp_path: Path) -> None:

@@ -436,6 +436,17 @@ def test_a_training_with_the_id_of_one_that_was_stopped_was_not_stopped(digits: 
     assert [(t["job"], t["state"], t["reason"]) for t in one["trainings"]] == [(2, "done", "")]
 
 
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "FAILED"])
+@pytest.mark.parametrize("comment", ["", "explsched:checkpoint=USR1"])
+def test_a_job_of_no_sweep_with_the_id_of_a_training_is_none(digits: FakeSlurm, state: str, comment: str) -> None:
+    """A slurmctld that was installed anew counts from 1 again: new jobs were shown as trainings of the old sweep."""
+    before = {t["job"]: t for t in shown()["trainings"] if t["job"] in (1, 2)}
+    fields: dict[str, Any] = {} if state == "RUNNING" else {"start_s": None, "node_names": (), "gpu_nodes": ()}
+    for job_id in (1, 2):
+        digits.known[job_id] = training(job_id, comment, state=state, **fields)
+    assert {t["job"]: t for t in shown()["trainings"] if t["job"] in (1, 2)} == before
+
+
 def test_a_training_with_the_id_of_a_former_job_has_not_reported_what_that_one_did(digits: FakeSlurm) -> None:
     digits.known[1] = msgspec.structs.replace(training(1, "explsched:sweep=short", state="FAILED"), submit_s=9_000.0)
     (one,) = json.loads(run("show", "short", "--json").stdout)["sweeps"]
@@ -707,6 +718,18 @@ def test_a_training_with_the_id_of_an_earlier_one_is_noted_as_well(tmp_path: Pat
             notes, seen = sweep_record.SweepRecord(tmp_path), observed(training(1, comment))
             notes.note(seen.snapshot.jobs, (), Plan(), seen.jobs, now_s)
     assert [(note.job, note.sweep) for note in sweep_record.read(tmp_path)] == [(1, "digits"), (1, "another")]
+
+
+def test_a_training_with_the_id_of_an_earlier_one_of_its_sweep_is_another(digits: FakeSlurm, tmp_path: Path) -> None:
+    """Its owner submits the sweep again after slurmctld has lost it."""
+    digits.known[2] = msgspec.structs.replace(training(2, state="PENDING", start_s=None), submit_s=9_000.0)
+    for now_s in (NOW_S + 60, NOW_S + 75):
+        notes, seen = sweep_record.SweepRecord(tmp_path), observed(digits.known[2])
+        notes.note(seen.snapshot.jobs, (), Plan(), seen.jobs, now_s)
+    joined = [note for note in sweep_record.read(tmp_path) if note.job == 2 and note.what == "joined"]
+    assert [note.submit_s for note in joined] == [902.0, 9_000.0]
+    del digits.known[2]
+    assert {t["job"]: t["state"] for t in shown()["trainings"]}[2] == "ended"  # the first was stopped
 
 
 def test_notes_for_which_the_disk_has_no_room_are_written_later(

@@ -16,7 +16,7 @@ from slurm_plugin import config as configuration
 from slurm_plugin.audit_file import AuditEntry, AuditTrail
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import ClusterRecords
-from slurm_plugin.instance import HostLock, address
+from slurm_plugin.instance.host_lock import HostLock, address
 from slurm_plugin.steering.controller import Controller
 from tests.slurm_kit import NODES, NOW_S, FakeSlurm, record
 

@@ -109,6 +109,22 @@ def test_a_command_reads_files_to_their_end(tmp_path: Path, monkeypatch: pytest.
     assert [len(found[job_id].reports) for job_id in range(5)] == [100] * 5
 
 
+def test_a_command_gives_up_on_a_file_system_that_no_longer_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, really = [], BoundedCall.run
+
+    def slower(calls: BoundedCall, call: Callable[[], None]) -> bool:
+        looks.append(really(calls, call))
+        return len(looks) == 1
+
+    monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_WHOLE_LOOK", 1500)
+    monkeypatch.setattr(BoundedCall, "run", slower)
+    (tmp_path / "7.jsonl").write_text("".join(line(step, 2.0) for step in range(100)))
+    WholeProgressSpool(tmp_path).read({7: os.geteuid()}, NOW_S)
+    assert len(looks) == 2
+
+
 def test_many_bad_files_leave_a_command_the_time_for_a_good_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,8 @@ from sched_policy.plan import Plan, Score
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion
 from slurm_plugin.client.records import ClusterRecords, SlurmNode, Topology
 from slurm_plugin.config import Config, PreemptionSection, ProgressSection
-from slurm_plugin.instance import Heartbeat, Holder
+from slurm_plugin.instance.heartbeat import Heartbeat
+from slurm_plugin.instance.holder import Holder
 from slurm_plugin.state.jobs import explanations
 from slurm_plugin.state.metrics import METRICS_FILE, gpu_uses
 from slurm_plugin.state.publish import Publisher, private, state_of

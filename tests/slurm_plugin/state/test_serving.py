@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import json
 import os
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 import yaml
@@ -226,3 +228,31 @@ def test_two_do_not_serve_one_socket(here: Path) -> None:
         done = subprocess.run(serving.argv(here, path), capture_output=True, text=True, check=False)
         assert done.returncode != 0
         assert "another process serves it" in done.stderr
+
+
+def test_a_file_that_is_no_socket_is_kept(tmp_path: Path) -> None:
+    """A mistake in `state.socket` deleted the audit file."""
+    path = tmp_path / "audit.jsonl"
+    path.write_text("precious")
+    with pytest.raises(serving.ServingError, match="is no socket"):
+        serving.bound(path)
+    assert path.read_text() == "precious"
+
+
+def test_a_socket_that_cannot_be_removed_keeps_the_server_from_no_orderly_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended with a traceback where the file system was read-only by then."""
+
+    def is_read_only(path: Path, **_: object) -> NoReturn:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    async def served() -> None:
+        serves = asyncio.create_task(serving.serve(tmp_path, tmp_path / "state.sock"))
+        while not (tmp_path / "state.sock").is_socket():
+            await asyncio.sleep(0)
+        monkeypatch.setattr(Path, "unlink", is_read_only)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await serves
+
+    asyncio.run(served())

@@ -162,6 +162,16 @@ def test_a_newcomer_joins_and_the_group_gets_a_new_mark() -> None:
     assert pinned == TargetJob(3, ("n1",), f"explsched-group:group=1&of=3&node=n1&since={NOW_S:.0f}")
 
 
+def test_the_pins_of_jobs_that_have_run_for_long_are_no_pins_that_do_not_help() -> None:
+    since = f"node=n1&since={NOW_S - PATIENCE_S - 1:.0f}"
+    pinned = {"admin_comment": f"explsched-group:group=1&of=2&{since}", "required_nodes": ("n1",)}
+    seen = look(on_gpu(1, 0, **pinned), on_gpu(2, 0, **pinned), waiting(3))
+    assert carried_out(plan((3, 0)), seen)[:2] == (
+        SetAdminComment(1, f"explsched-group:group=1&of=3&{since}"),
+        SetAdminComment(2, f"explsched-group:group=1&of=3&{since}"),
+    )
+
+
 def test_who_would_land_on_another_gpu_is_left_to_slurm() -> None:
     # Slurm takes the first GPU with room, which is not the one of the plan.
     assert carried_out(plan((3, 1)), look(on_gpu(1, 0), on_gpu(2, 1), waiting(3))) == ()

@@ -156,6 +156,11 @@ def test_the_name_of_a_lease_that_has_expired_is_taken_from_its_job_at_once() ->
     assert lease_changes(PLAN, there, SLACK_S) == (AttachReservation(5, ""),)
 
 
+def test_the_fresh_lease_of_a_job_that_has_ended_is_removed() -> None:
+    there = replace(seen(leases=(lease(5),)), known=Remembered(fresh_leases=frozenset({5})))
+    assert lease_changes(Plan(), there, SLACK_S) == (DeleteReservation("explsched_5"),)
+
+
 def test_who_is_before_whom_is_told_by_the_site_factors_that_are_about_to_be_written() -> None:
     first = record(6, user="bob", priority=9, natives=(9,))
     own = record(5, priority=5, natives=(5,))
