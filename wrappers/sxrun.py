@@ -107,8 +107,8 @@ def main(arguments: list[str] | None = None) -> int:
             reporter, tail = Reporter(reader, "sxrun", options.total_steps), LogTail(options.metrics_jsonl)
         elif FOLLOW.name in following:
             reporter, tail = _followed(options, following)
-        if tail and os.environ.get("SLURM_PROCID", "0") != "0":
-            reporter = tail = None  # all tasks of a step see that file: the first one reports
+        if os.environ.get("SLURM_PROCID", "0") != "0":
+            reporter = tail = None  # of a step's tasks the first one reports: others see its file, or have other losses
         share, more = chosen(options, os.environ)
         warnings += more
     except ValueError as error:

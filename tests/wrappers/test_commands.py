@@ -348,6 +348,16 @@ def test_sxrun_reads_progress_from_the_log(job: Path) -> None:
     assert "no progress in" in done.stderr
 
 
+def test_of_several_tasks_of_a_step_the_first_ones_log_is_read(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may print the loss of its own part of a batch, or nothing."""
+    argv = [*SXRUN, "--log-regex", r"step (?P<step>\d+) loss (?P<loss>\S+)", "--", "sh", "-c"]
+    for task, script in (("1", "echo step 1 loss 1.5"), ("2", "true"), ("0", "echo step 1 loss 0.5")):
+        monkeypatch.setenv("SLURM_PROCID", task)
+        done = subprocess.run([*argv, script], capture_output=True, text=True, check=True)
+        assert done.stderr == ""
+    assert [(entry["step"], entry["value"]) for entry in entries(job) if "value" in entry] == [(1, 0.5)]
+
+
 WAITS = """
 import os, pathlib, sys, time
 path, until_s = pathlib.Path(os.environ["EXPLSCHED_PROGRESS_FILE"]), time.monotonic() + 20
