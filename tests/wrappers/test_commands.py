@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from wrappers import follow, output, sxbatch, sxreport
-from wrappers.sxrun import done_at
+from wrappers.completed import done_at
 
 SXRUN = [sys.executable, "-m", "wrappers.sxrun"]
 
