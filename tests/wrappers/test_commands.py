@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from explsched.preemption_record import Interruption, PreemptionRecord
 from wrappers import follow, output, sxbatch, sxreport
 from wrappers.completed import done_at
 
@@ -195,7 +196,7 @@ def in_run(number: int, script: str) -> list[str]:
     return subprocess.run(argv, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
 
 
-REQUEUED = "explsched-preemption:since=1&n=0&lost=0&p=0%2C9999999999%2C1%2C0%2Cwhy"
+REQUEUED = PreemptionRecord(1.0).plus(Interruption(0, 9_999_999_999.0, 1, 0.0, "why")).text()  # sxrun reads it itself
 
 
 @pytest.mark.parametrize(
