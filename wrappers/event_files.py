@@ -39,9 +39,11 @@ class EventReporter(Reporter):
     `add_hparams` writes such files.
     """
 
-    def __init__(self, tag: str | None, program: str, total_steps: int | None = None) -> None:
+    def __init__(
+        self, tag: str | None, program: str, total_steps: int | None = None, metric: str | None = None
+    ) -> None:
         super().__init__(lambda _line: None, program, total_steps)
-        self._metric = default_metric()
+        self._metric = metric or default_metric()
         self._tag = (tag or self._metric).encode()
         self._skip = 0
         self._skips: dict[Path, int] = {}

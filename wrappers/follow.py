@@ -89,14 +89,16 @@ def json_reader(step_key: str = "step", value_key: str | None = None, metric: st
     return read
 
 
-def row_reader(path: Path, step_key: str = "step", value_key: str | None = None) -> LineReader:
+def row_reader(
+    path: Path, step_key: str = "step", value_key: str | None = None, metric: str | None = None
+) -> LineReader:
     """A reader of rows, separated by tabs in a file `.tsv`, else by commas. `path` is where a header may stand already.
 
     A line with the step's name is a header, also later; of those that are there already, in the first or the last 16
     MiB, the last one counts. Rows without step or value tell nothing. The reader raises ValueError for rows before any
     header, for a header without the value's name, and for a cell that is no number.
     """
-    name = default_metric()
+    name = metric or default_metric()
     key = value_key or name
     delimiter = "\t" if path.suffix == ".tsv" else ","
     names = f"{STEP_KEY.flag} and {VALUE_KEY.flag} name them"
@@ -138,9 +140,9 @@ def row_reader(path: Path, step_key: str = "step", value_key: str | None = None)
     return read
 
 
-def default_metric() -> str:
+def default_metric(environment: Mapping[str, str] = os.environ) -> str:
     """The metric named at submission (`sxbatch --metric`), else loss."""
-    return os.environ.get(METRIC.variable) or "loss"
+    return environment.get(METRIC.variable) or "loss"
 
 
 class Reporter:

@@ -6,16 +6,14 @@ each process its turn. Names and commands as in nvidia-cuda-mps-control(1).
 
 from __future__ import annotations
 
-import fcntl
 import os
+import pwd
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-
-from wrappers import allocated_gpus
 
 _CONTROL = "nvidia-cuda-mps-control"
 PIPE_VARIABLE, LOG_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
@@ -25,8 +23,7 @@ DEFAULT_PIPES = Path("/tmp/nvidia-mps")  # noqa: S108  where CUDA looks when no 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _START_S, _STOP_S, _POLL_S = 10.0, 20.0, 0.02
 _LONGEST_WORD = 64
-SPANNING = "explsched-spanning"  # in a pipe directory: who of its clients spans GPUs
-_TURN_S = 1.0  # longer than anybody but a hostile user keeps others from reading that
+_MOST_SAID = 4096  # characters of what a failed start says
 BELOW_NORMAL = {_PRIORITY_VARIABLE: "1"}
 
 
@@ -58,65 +55,6 @@ def memory_limit(environment: Mapping[str, str], memory: str) -> dict[str, str]:
     return {_MEMORY_VARIABLE: ",".join(f"{index}={memory}" for index in range(len(gpus)))} if gpus else {}
 
 
-def spans_gpus(environment: Mapping[str, str]) -> bool:
-    """Whether the command is likely to have collectives (NCCL): it sees several GPUs, or is one task of several."""
-    visible = environment.get(_VISIBLE) or allocated_gpus.of_command(environment)
-    return visible.count(",") > 0 or _is_one_of_several(environment)
-
-
-def _is_one_of_several(environment: Mapping[str, str]) -> bool:
-    """Whether the command is a task of a step that has others."""
-    return environment.get("SLURM_STEP_NUM_TASKS") not in (None, "", "1")
-
-
-@contextmanager
-def sole_spanning_client(pipes: Path, environment: Mapping[str, str]) -> Iterator[bool]:
-    """Whether no other command that spans GPUs is a client of the daemon meanwhile. Tasks of a step are one command.
-
-    Kernels of collectives wait for their peers on other GPUs: those of two programs that run at the same time may each
-    hold a GPU that the other one waits for, for ever (NVIDIA/nccl issues 231 and 574). True where it cannot be told.
-    """
-    step = environment.get("SLURM_STEP_ID", "")
-    own = f"command {os.urandom(8).hex()}"  # not the pid: those of two containers may be equal
-    if step and _is_one_of_several(environment):
-        own = f"step {environment.get('SLURM_JOB_ID')}.{step}"
-    try:
-        descriptor = os.open(pipes / SPANNING, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError:  # a daemon of the site, whose directory is not this user's
-        yield True
-        return
-    try:
-        yield _joins(descriptor, own.encode())
-    finally:
-        os.close(descriptor)
-
-
-def _joins(descriptor: int, own: bytes) -> bool:
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, own, 0)
-        except BlockingIOError:
-            pass  # somebody is there, perhaps another task of the step
-        return locks(descriptor, fcntl.LOCK_SH, _TURN_S) and os.pread(descriptor, 256, 0) == own
-    except OSError:  # no plain file, a full disk, or a file system without locks
-        return True
-
-
-def locks(descriptor: int, kind: int, limit_s: float) -> bool:
-    """Lock a file as flock(2) does, LOCK_SH or LOCK_EX; whether that has been possible in this time."""
-    end_s = time.monotonic() + limit_s
-    while True:
-        try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() > end_s:
-                return False
-            time.sleep(_POLL_S)
-
-
 def control(environment: Mapping[str, str]) -> Path:
     """The control program. Raises `MpsError` if it is not on PATH."""
     found = shutil.which(_CONTROL, path=environment.get("PATH"))
@@ -139,8 +77,7 @@ def start(room: Path, environment: Mapping[str, str], as_daemon: Callable[[], No
             Path(directory).mkdir(mode=0o700, exist_ok=True)
         # A step may have the interposer already (by SPANK or another `sxrun`), which is for clients, not the server.
         bare = {name: value for name, value in environment.items() if name != "LD_PRELOAD"}
-        _tell_start([str(control(environment)), "-d"], {**bare, **own}, room / "mps-start.log", as_daemon)
-        _wait_for(room / "mps")
+        launch([str(control(environment)), "-d"], {**bare, **own}, room / "mps-start.log", in_child=as_daemon)
     return {**own, **renumbered(environment)}
 
 
@@ -161,48 +98,78 @@ def stop(room: Path, environment: Mapping[str, str]) -> None:
     if not serves(room):
         return
     own = {PIPE_VARIABLE: str(room / "mps"), LOG_VARIABLE: str(room / "mps-log")}
-    try:
-        subprocess.run(
-            [str(control(environment))],
-            env={**environment, **own},
-            input=b"quit\n",
-            capture_output=True,
-            timeout=_STOP_S,
-            check=True,
-        )
-    except subprocess.TimeoutExpired:
-        raise MpsError(f"{_CONTROL} has not ended after {_STOP_S:.0f} s: a process of the job still uses it") from None
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise MpsError(f"{_CONTROL} cannot be ended: {error}") from error
+    end(control(environment), {**environment, **own})
 
 
-def _tell_start(argv: list[str], environment: Mapping[str, str], log: Path, as_daemon: Callable[[], None]) -> None:
-    try:
-        with log.open("wb") as output:  # not a pipe: the daemon may keep it open
-            done = subprocess.run(
-                argv,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                timeout=_START_S,
-                check=False,
-                start_new_session=True,  # Ctrl-C is for the command
-                preexec_fn=as_daemon,
-            )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise MpsError(f"{argv[0]} -d: {error}") from error
-    if done.returncode:
-        words = log.read_text(errors="replace").strip() or "no message"
-        raise MpsError(f"{argv[0]} -d ends with status {done.returncode}: {words}")
+def launch(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    *,
+    user: pwd.struct_passwd | None = None,
+    in_child: Callable[[], None] | None = None,
+) -> None:
+    """Start the daemon whose pipe directory the environment names, and wait until it serves that.
 
-
-def _wait_for(pipes: Path) -> None:
+    What it prints goes to `log`, for it may keep a pipe open. `user` is whose process it becomes, by default ours;
+    `in_child` is run in the child before the program. Raises `MpsError`, with what the program has said.
+    """
+    pipes = Path(environment[PIPE_VARIABLE])
+    _run(argv, environment, b"", _START_S, log, user, in_child)
     end_s = time.monotonic() + _START_S
     while not _is_alive(pipes):
         if time.monotonic() > end_s:
-            raise MpsError(f"{_CONTROL} -d has made no {pipes}/control after {_START_S:.0f} s")
+            raise MpsError(f"{argv[0]} -d has made no {pipes}/control after {_START_S:.0f} s")
         time.sleep(_POLL_S)
+
+
+def end(program: Path, environment: Mapping[str, str], user: pwd.struct_passwd | None = None) -> None:
+    """End the daemon whose pipe directory the environment names, as this user. Raises `MpsError`."""
+    _run([str(program)], environment, b"quit\n", _STOP_S, None, user, None)
+
+
+def _run(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    told: bytes,
+    limit_s: float,
+    log: Path | None,
+    user: pwd.struct_passwd | None,
+    in_child: Callable[[], None] | None,
+) -> None:
+    other = None if user is None or user.pw_uid == os.geteuid() else user
+    line = " ".join(argv)
+    try:
+        with nullcontext(subprocess.DEVNULL) if log is None else log.open("wb") as output:
+            done = subprocess.run(
+                argv,
+                env=environment,
+                cwd=None if user is None else "/",  # slurmd's may be closed to the user
+                input=told,
+                stdout=output,
+                stderr=output,
+                timeout=limit_s,
+                check=False,
+                start_new_session=True,  # Ctrl-C is for the command
+                user=None if other is None else other.pw_uid,
+                group=None if other is None else other.pw_gid,
+                extra_groups=None if other is None else os.getgrouplist(other.pw_name, other.pw_gid),
+                preexec_fn=in_child,
+            )
+    except subprocess.TimeoutExpired:
+        why = ": a process still uses the daemon" if told else ""
+        raise MpsError(f"{line} has not ended after {limit_s:.0f} s{why}") from None
+    except OSError as error:
+        raise MpsError(f"{line}: {error}") from error
+    if done.returncode:
+        raise MpsError(f"{line} ends with status {done.returncode}: {_said(log) or 'no message'}")
+
+
+def _said(log: Path | None) -> str:
+    if log is None:
+        return ""
+    with log.open(errors="replace") as output:
+        return output.read(_MOST_SAID).strip()
 
 
 def _is_alive(pipes: Path) -> bool:

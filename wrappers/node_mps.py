@@ -18,7 +18,6 @@ import fcntl
 import os
 import pwd
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +27,7 @@ from functools import partial
 from pathlib import Path
 
 from wrappers import allocated_gpus, mps
+from wrappers.spanning import SPANNING, locks
 
 DIRECTORY_VARIABLE = "EXPLSCHED_NODE_MPS"
 _DIRECTORY = "/run/explsched-mps"
@@ -38,7 +38,7 @@ _COMPONENTS = "SLURM_JOB_ID_HET_GROUP_"
 LIMIT_S = 60.0  # of a prolog or epilog, which slurmd waits for
 TURN_S = 30.0  # longer than one that has the lock takes
 _LOCK = "root.lock"  # not "lock", which everybody could open, and hold, in former releases
-_START_S, _STOP_S, _POLL_S = 10.0, 20.0, 0.05
+_POLL_S = 0.05
 _MOST_SAID = 65_536  # bytes that a pipe holds
 
 
@@ -140,15 +140,10 @@ def begin(environment: Mapping[str, str], uid: int | None) -> None:
             directory.chmod(0o755 if uid is None else 0o700)
             os.chown(directory, user.pw_uid, user.pw_gid)
         if uid is None:
-            (where.pipes / mps.SPANNING).touch()
-            (where.pipes / mps.SPANNING).chmod(0o666)  # a lock of all users' commands
-        for_all = ["-multiuser-server"] if uid is None else []
-        _run_as(user, [str(program), "-d", *for_all], where, b"", _START_S)
-        end_s = time.monotonic() + _START_S
-        while not mps.answering(where.variables()):
-            if time.monotonic() > end_s:
-                raise mps.MpsError(f"{program} -d has made no {where.pipes}/control after {_START_S:.0f} s")
-            time.sleep(_POLL_S)
+            (where.pipes / SPANNING).touch()
+            (where.pipes / SPANNING).chmod(0o666)  # a lock of all users' commands
+        argv = [str(program), "-d", *(["-multiuser-server"] if uid is None else [])]
+        mps.launch(argv, _variables(where), where.directory / "start.log", user=user)
 
 
 def end(environment: Mapping[str, str], uid: int | None) -> None:
@@ -160,7 +155,7 @@ def end(environment: Mapping[str, str], uid: int | None) -> None:
     (where.jobs / environment["SLURM_JOB_ID"]).unlink(missing_ok=True)
     with _locked(where):
         if not any(where.jobs.iterdir()) and mps.answering(where.variables()):
-            _run_as(user, [str(mps.control(environment))], where, b"quit\n", _STOP_S)
+            mps.end(mps.control(environment), _variables(where), user)
 
 
 @contextmanager
@@ -169,35 +164,16 @@ def _locked(where: ServerPlace) -> Iterator[None]:
     path = where.directory / _LOCK
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        if not mps.locks(descriptor, fcntl.LOCK_EX, TURN_S):
+        if not locks(descriptor, fcntl.LOCK_EX, TURN_S):
             raise mps.MpsError(f"{path} is still locked after {TURN_S:.0f} s")
         yield
     finally:
         os.close(descriptor)
 
 
-def _run_as(user: pwd.struct_passwd, argv: list[str], where: ServerPlace, told: bytes, limit_s: float) -> None:
-    """As the user: a daemon of root's serves root, or all. With nothing of slurmd's environment but PATH."""
-    own = os.geteuid() == user.pw_uid
-    try:
-        done = subprocess.run(
-            argv,
-            env={"PATH": os.environ.get("PATH", ""), "CUDA_VISIBLE_DEVICES": where.gpus, **where.variables()},
-            cwd="/",
-            input=told,
-            stdout=subprocess.DEVNULL,  # not pipes: the daemon may keep them open
-            stderr=subprocess.DEVNULL,
-            timeout=limit_s,
-            check=False,
-            start_new_session=True,
-            user=None if own else user.pw_uid,
-            group=None if own else user.pw_gid,
-            extra_groups=None if own else os.getgrouplist(user.pw_name, user.pw_gid),
-        )
-    except subprocess.TimeoutExpired:
-        raise mps.MpsError(f"{argv[0]} has not ended after {limit_s:.0f} s") from None
-    if done.returncode:
-        raise mps.MpsError(f"{argv[0]} ends with status {done.returncode}: see {where.directory / 'log'}")
+def _variables(where: ServerPlace) -> dict[str, str]:
+    """Of the daemon: nothing of slurmd's environment but PATH."""
+    return {"PATH": os.environ.get("PATH", ""), "CUDA_VISIBLE_DEVICES": where.gpus, **where.variables()}
 
 
 def _in_time(action: Callable[[], None]) -> None:

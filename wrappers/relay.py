@@ -16,7 +16,7 @@ from typing import IO
 
 from explsched.errors import warn
 from explsched.job_options.table import CHECKPOINT
-from wrappers.signal_handlers import Lineage, ends_at_srun, handlers_below, handling
+from wrappers.signal_handlers import Lineage, ends_at_launcher, ends_at_srun, handlers_below, handling
 
 _FORWARDED = frozenset(
     {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGALRM", "SIGXCPU"}
@@ -85,6 +85,12 @@ class SignalRelay:
                 "sxrun",
                 f"srun does not pass {self._checkpoint.name} on to its tasks, so they are asked for no checkpoint; "
                 f"with {CHECKPOINT.flag} USR1 or USR2 they are",
+            )
+        elif launcher := ends_at_launcher(command, self._checkpoint):
+            warn(
+                "sxrun",
+                f"{launcher} may end its workers at {self._checkpoint.name} while they save, and the job fails; "
+                f"with {CHECKPOINT.flag} USR1 or USR2 they save and go on",
             )
         return child
 

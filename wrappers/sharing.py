@@ -15,7 +15,7 @@ from pathlib import Path
 
 from explsched.errors import warn
 from explsched.job_options.table import MPS
-from wrappers import kernel_manager, mps, node_mps, runtime_directory
+from wrappers import kernel_manager, mps, node_mps, runtime_directory, spanning
 from wrappers.inherited import with_marked, without_marked
 from wrappers.kernel_manager import NotInstalledError, kept_alive
 from wrappers.runtime_directory import RuntimeDirectory, is_of_another_job, place, shared_place
@@ -126,10 +126,10 @@ def _without_second_spanning_client(
 ) -> Iterator[dict[str, str]]:
     """What keeps the command from MPS, if another one that spans GPUs is there."""
     pipes = mps.answering(command)
-    if pipes is None or not mps.spans_gpus(environment):
+    if pipes is None or not spanning.spans_gpus(environment):
         yield {}
         return
-    with mps.sole_spanning_client(pipes, environment) as is_sole:
+    with spanning.sole_spanning_client(pipes, environment) as is_sole:
         if not is_sole:
             _say(
                 "no CUDA MPS for this command: another one on several GPUs uses it, and their collectives (NCCL) "

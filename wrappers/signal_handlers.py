@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from explsched.errors import warn
@@ -26,6 +27,12 @@ _LONGEST_SCRIPT = 1 << 20
 _SOURCED = re.compile(rb"""(?:^|[\0;&|({]|\b(?:then|do|else))\s*(?:\.|source)\s+["']?([^\s"';&|)\0]+)""", re.MULTILINE)
 _THROUGH_SRUN = {signal.SIGUSR1, signal.SIGUSR2}
 """srun passes these on to its tasks. It kills them for SIGTERM, SIGHUP and SIGQUIT, and keeps the others to itself."""
+
+_LAUNCHERS = frozenset(
+    {"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "horovodrun"}
+)
+_ENDS_WORKERS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
+"""torchrun catches these, others some of them, and ends its workers: those that still save after 30 s by SIGKILL."""
 
 
 Lineage = tuple[int, ...]
@@ -72,6 +79,17 @@ def handlers_below(command: int, number: signal.Signals, told: Collection[Lineag
 def ends_at_srun(pid: int, number: signal.Signals) -> bool:
     """Whether a process is an srun, which would not pass this signal on to its tasks."""
     return number not in _THROUGH_SRUN and _program(pid) == "srun"
+
+
+def ends_at_launcher(command: Sequence[str], number: signal.Signals) -> str | None:
+    """The launcher among a command's words that would take this signal for its workers' end; None without one.
+
+    Words from a Python script on are the training's. A launcher that a shell script starts is not seen.
+    """
+    if number not in _ENDS_WORKERS:
+        return None
+    words = takewhile(lambda word: not word.endswith(".py"), command)
+    return next((name for name in (Path(word).name for word in words) if name in _LAUNCHERS), None)
 
 
 def _children() -> dict[int, list[int]]:

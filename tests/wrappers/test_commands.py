@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from explsched.preemption_record import Interruption, PreemptionRecord
 from wrappers import follow, output, sxbatch, sxreport
-from wrappers.sxrun import done_at
+from wrappers.completed import done_at
 
 SXRUN = [sys.executable, "-m", "wrappers.sxrun"]
 
@@ -195,7 +196,7 @@ def in_run(number: int, script: str) -> list[str]:
     return subprocess.run(argv, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
 
 
-REQUEUED = "explsched-preemption:since=1&n=0&lost=0&p=0%2C9999999999%2C1%2C0%2Cwhy"
+REQUEUED = PreemptionRecord(1.0).plus(Interruption(0, 9_999_999_999.0, 1, 0.0, "why")).text()  # sxrun reads it itself
 
 
 @pytest.mark.parametrize(
@@ -346,6 +347,16 @@ def test_sxrun_reads_progress_from_the_log(job: Path) -> None:
     found = [(e["step"], e["value"]) for e in entries(job) if "step" in e]
     assert found == [(1, 0.5), (2, None), (4, 0.4)]
     assert "no progress in" in done.stderr
+
+
+def test_of_several_tasks_of_a_step_the_first_ones_log_is_read(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may print the loss of its own part of a batch, or nothing."""
+    argv = [*SXRUN, "--log-regex", r"step (?P<step>\d+) loss (?P<loss>\S+)", "--", "sh", "-c"]
+    for task, script in (("1", "echo step 1 loss 1.5"), ("2", "true"), ("0", "echo step 1 loss 0.5")):
+        monkeypatch.setenv("SLURM_PROCID", task)
+        done = subprocess.run([*argv, script], capture_output=True, text=True, check=True)
+        assert done.stderr == ""
+    assert [(entry["step"], entry["value"]) for entry in entries(job) if "value" in entry] == [(1, 0.5)]
 
 
 WAITS = """

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from wrappers.sxrun import present_size, sub_batches
+from wrappers.elastic_size import present_size
+from wrappers.sub_batches import sub_batches
 
 RESIZED = {
     "EXPLSCHED_ELASTIC": "2-8/2",

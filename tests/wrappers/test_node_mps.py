@@ -13,6 +13,7 @@ import pytest
 
 from tests.wrappers.gpu_node import GpuNode, gpu_node
 from wrappers import mps, node_mps
+from wrappers.spanning import SPANNING
 
 
 @pytest.fixture
@@ -244,6 +245,12 @@ def test_a_fault_is_told_and_takes_no_node_out_of_service(node: GpuNode) -> None
     assert not runs(node)
 
 
+def test_what_a_failed_start_says_is_told(node: GpuNode) -> None:
+    (node.directory / "bin/nvidia-cuda-mps-control").write_text("#!/bin/sh\necho no device >&2\nexit 1\n")
+    assert "nvidia-cuda-mps-control -d ends with status 1: no device" in slurmd(node, "prolog", 1)
+    assert not runs(node)
+
+
 def test_sxrun_uses_it_and_leaves_it_to_the_others(node: GpuNode) -> None:
     slurmd(node, "prolog", 7)
     try:
@@ -347,7 +354,7 @@ def test_of_all_users_commands_that_span_gpus_one_uses_roots(node: GpuNode) -> N
     slurmd(node, "prolog", 1, ALL, **gpus)
     try:
         job = variables(node, 1) | gpus
-        lock = node.directory / "node/all-3-5/mps" / mps.SPANNING
+        lock = node.directory / "node/all-3-5/mps" / SPANNING
         assert stat.S_IMODE(lock.stat().st_mode) == 0o666
         first = node.start("--mps", "--", "sh", "-c", "echo; read -r _", **job)
         assert first.stdout is not None

@@ -168,6 +168,30 @@ def test_srun_is_not_sent_what_it_would_not_pass_on(tmp_path: Path) -> None:
     signalled_before_it_handles_it(running, log, go, signal.SIGTERM)
 
 
+@pytest.mark.parametrize(
+    ("words", "signal_name", "launcher"),
+    [
+        (["torchrun", "train.py"], "TERM", "torchrun"),
+        (["nohup", "/opt/bin/accelerate", "launch", "train.py"], "SIGHUP", "accelerate"),
+        (["python", "-m", "torch.distributed.run", "train.py"], "INT", "torch.distributed.run"),
+        (["torchrun", "train.py"], "USR1", None),
+        (["python", "train.py", "--backend", "deepspeed"], "TERM", None),
+    ],
+)
+def test_a_launcher_that_would_end_its_workers_instead_of_having_them_save_is_said(
+    tmp_path: Path, words: list[str], signal_name: str, launcher: str | None
+) -> None:
+    """It catches the signal, and ends them 30 s later though they still save."""
+    (tmp_path / "run").write_text("#!/bin/sh\nexit 0\n")
+    (tmp_path / "run").chmod(0o755)
+    for name in {Path(words[0]).name, "nohup"}:
+        (tmp_path / name).symlink_to("run")
+    environment = {**os.environ, "EXPLSCHED_CHECKPOINT": signal_name, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run([*SXRUN, "--", *words], env=environment, stderr=subprocess.PIPE, text=True, check=True)
+    said = f"sxrun: {launcher} may end its workers at SIG{signal_name.removeprefix('SIG')} " if launcher else ""
+    assert done.stderr[: len(said) or None] == said
+
+
 def test_a_signal_that_is_blocked_for_a_moment_is_not_taken_for_sigwait(monkeypatch: pytest.MonkeyPatch) -> None:
     """fork(2) blocks signals so, and right after it nobody takes them."""
     blocked, free = Handling(catches=False, blocks=True), Handling(catches=False, blocks=False)

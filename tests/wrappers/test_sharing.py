@@ -19,6 +19,7 @@ from tests.wrappers.gpu_node import GpuNode, gpu_node
 from wrappers import mps, runtime_directory
 from wrappers.inherited import with_marked, without_marked
 from wrappers.runtime_directory import place
+from wrappers.spanning import SPANNING
 
 SHARE = ("--share", "high")
 UUIDS = "GPU-0a,GPU-0b"
@@ -366,7 +367,7 @@ def test_of_commands_on_several_gpus_all_use_mps_where_they_cannot_be_told_apart
     pipes = node.directory / "pipes"
     pipes.mkdir()
     (pipes / "control").touch()
-    os.mkfifo(pipes / mps.SPANNING)
+    os.mkfifo(pipes / SPANNING)
     named = {mps.PIPE_VARIABLE: str(pipes), "CUDA_VISIBLE_DEVICES": "0,1"}
     done = node.sxrun("--mps", "--", "env", **named)
     assert (done.status, done.err) == (0, "")

@@ -17,7 +17,7 @@ import pytest
 from explsched.job_options.table import FOLLOW, STEP_KEY, VALUE_KEY
 from wrappers.event_files import EventReporter, EventTail, masked_crc32c
 from wrappers.follow import LogTail, Reading, Reporter, row_reader
-from wrappers.sxrun import followed
+from wrappers.sources import followed
 
 SXRUN = [sys.executable, "-m", "wrappers.sxrun"]
 # Written by tensorboard 2.21: the version record, then loss and acc as simple values of steps 0 to 2, then loss as a
@@ -338,7 +338,7 @@ def replace_rows(path: Path, *losses: float) -> None:
 @pytest.mark.parametrize("name", ["m.csv", "m.jsonl"])
 def test_of_a_file_that_is_replaced_each_step_is_reported_once(job: Path, tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    reporter, tail = followed({FOLLOW.name: str(path)}, "test", None)
+    reporter, tail = followed({FOLLOW.name: str(path)}, "test", None, "loss")
     for losses in ((0.5,), (0.5, 0.25), (0.4, 0.2, 0.1)):
         replace_rows(path, *losses)
         assert tail.pass_on(reporter)
@@ -359,7 +359,7 @@ def test_rows_of_a_former_run_are_not_reported_again_where_the_file_is_replaced(
 ) -> None:
     path = tmp_path / name
     replace_rows(path, 0.5, 0.25)
-    reporter, tail = followed({FOLLOW.name: str(path)}, "test", None)
+    reporter, tail = followed({FOLLOW.name: str(path)}, "test", None, "loss")
     replace_rows(path, *losses)
     assert tail.pass_on(reporter)
     assert reports(job) == told
@@ -373,7 +373,7 @@ def test_a_run_from_scratch_that_repeats_its_rows_is_reported(job: Path, tmp_pat
     """With the same seed it writes what the former run wrote; a job that reports nothing is never preempted."""
     path, losses = tmp_path / name, (0.5, 0.25, 0.125)
     replace_rows(path, *losses)
-    reporter, tail = followed({FOLLOW.name: str(path)}, "test", None)
+    reporter, tail = followed({FOLLOW.name: str(path)}, "test", None, "loss")
     for steps in range(len(losses) + 1):
         replace_rows(path, *losses[:steps])
         tail.catch_up(reporter)
@@ -458,7 +458,7 @@ def test_an_sxrun_inside_does_not_report_once_more(job: Path, tmp_path: Path, mo
 )
 def test_what_cannot_be_followed_is_said(values: dict[str, str], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        followed({**values, VALUE_KEY.name: "v"}, "test", None)
+        followed({**values, VALUE_KEY.name: "v"}, "test", None, "loss")
 
 
 def test_a_directory_of_events_may_lose_directories_meanwhile(
