@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Container, Iterable, Mapping, Sequence
+from math import isfinite
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -37,8 +38,8 @@ class SweepTraining(Struct, frozen=True):
 
     `state` is waiting, paused, running, done (it ended by itself), stopped (by explsched) or ended (anything else).
     `held_gpus` are its `gpus`, or the parts of them that it has by its shards. `run_s` is the run time of all runs.
-    `saved_gpu_h` is what a stopped training would have run on for, as far as its steps, or the run times of others that
-    are done, tell.
+    `step` is the last that it reported; NaN and infinite values are not in `curve`. `saved_gpu_h` is what a stopped
+    training would have run on for, as far as its steps, or the run times of others that are done, tell.
     """
 
     job: int
@@ -48,6 +49,7 @@ class SweepTraining(Struct, frozen=True):
     submit_s: float
     run_s: float
     gpu_h: float
+    step: int | None
     total_steps: int | None
     best: float | None
     restarts: int
@@ -57,11 +59,6 @@ class SweepTraining(Struct, frozen=True):
     saved_gpu_h: float
     reason: str
     curve: tuple[CurvePoint, ...]
-
-    @property
-    def step(self) -> int | None:
-        """The last step that it reported."""
-        return self.curve[-1].step if self.curve else None
 
     @property
     def told_s(self) -> float | None:
@@ -240,7 +237,7 @@ def _training(
 ) -> SweepTraining:
     own = [report for report in progress.reports if report.metric == member.metric]
     behind = zip(own, progress.run_s(own), strict=True)
-    curve = tuple(CurvePoint(report.step, run_s, report.value) for report, run_s in behind)
+    curve = tuple(CurvePoint(report.step, run_s, report.value) for report, run_s in behind if isfinite(report.value))
     values = [point.value for point in curve]
     reported_s = sum(run.end_s - run.start_s for run in progress.runs)
     if job is None:
@@ -265,12 +262,13 @@ def _training(
         member.submit_s,
         reported_s if job is None else job.executed_s(seen.snapshot.now_s),
         member.held_gpus * reported_s / 3600 if job is None else seen.gpu_hours(job),
+        own[-1].step if own else None,
         progress.total_steps,
         (min if member.direction is Direction.MIN else max)(values, default=None),
         max((run.restart for run in progress.runs), default=0),
         all_params(member.params, progress),
         len(progress.parameters.changed),
-        progress.malformed,
+        progress.malformed + progress.not_finite,
         0.0,
         "; ".join(filter(None, (progress.refused or reason, _forgotten(progress, member.metric)))),
         curve,
