@@ -165,6 +165,24 @@ def test_the_page_names_what_varies_and_counts_reports_that_were_no_numbers(digi
     assert "lr=0.01,seed" not in page
 
 
+def test_of_a_training_that_nothing_tells_of_it_is_not_said_how_it_ended_nor_what_it_used(
+    digits: FakeSlurm, tmp_path: Path
+) -> None:
+    """As for another user: Slurm has forgotten 1 and 2, and their reports cannot be read."""
+    for job_id in (1, 2):
+        (tmp_path / f"{job_id}.jsonl").unlink()
+    told = {t["job"]: (t["state"], t["gpu_h"], t["reason"]) for t in shown()["trainings"] if t["job"] < 3}
+    assert told == {1: ("over", None, ""), 2: ("stopped", None, "cannot win")}
+    digits.known.clear()
+    for job_id in (3, 4):
+        (tmp_path / f"{job_id}.jsonl").unlink(missing_ok=True)
+    page = run("show", "digits").stdout
+    assert "4 trainings, 1 stopped, 3 over" in page
+    assert "GPU-hours: not known" in page
+    (listed,) = json.loads(run("list", "--json").stdout)["sweeps"]
+    assert (listed["over"], listed["ended"], listed["gpu_h"]) == (3, 0, None)
+
+
 def test_a_training_whose_command_failed_is_not_done(digits: FakeSlurm, tmp_path: Path) -> None:
     reported(tmp_path, 1, 3.0, 1.0, 0.5, end=True, status=1)
     (failed,) = [t for t in shown()["trainings"] if t["job"] == 1]
