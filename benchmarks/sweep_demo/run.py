@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -219,7 +220,7 @@ def _learned(progress: Iterable[JobProgress]) -> tuple[float, float]:
     """(total fall of the loss since each job's first report, best loss of all)."""
     total, best = 0.0, float("inf")
     for job in progress:
-        losses = [r.value for r in job.reports]
+        losses = [r.value for r in job.reports if math.isfinite(r.value)]
         if losses:
             total += max(0.0, losses[0] - min(losses))
             best = min(best, *losses)

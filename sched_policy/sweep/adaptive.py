@@ -31,6 +31,7 @@ from typing import ClassVar
 import numpy as np
 from msgspec import Struct
 
+from sched_policy.model import LARGEST_VALUE
 from sched_policy.snapshot import Bools, Floats, Ints
 from sched_policy.sweep.forecast import ROUNDING, Histories, forecast
 from sched_policy.sweep.surrogate import promise, unusual
@@ -222,7 +223,7 @@ class AdaptiveHalving(Struct, frozen=True):
         hope, by = self._hope(sweep, chance, promises)
         worth = self._worth(sweep, known, hope)
         most = self._worth_exploring(sweep, hope[going], promises)
-        explored = sorted(others.difference(tried_first), key=lambda i: (-worth[i], i))
+        explored = sorted(others.difference(tried_first), key=lambda i: (sweep.best[i] == LARGEST_VALUE, -worth[i], i))
         for place, i in enumerate(explored, start=len(finishing)):
             if place < most + sweep.runs[i]:  # one more may stay than may start: restarts cost
                 yield i, SweepAction.RUN, f"explored: among the largest expected gains per second, by {by}"

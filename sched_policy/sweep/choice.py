@@ -221,8 +221,7 @@ def _trial(job: Job, state: TrialState | None = None) -> Trial:
 def _spared(decision: SweepDecision, leader: int) -> SweepDecision:
     """The decision without a stop of the sweep's best training: no strategy may take that away from a user."""
     runs = Verdict(leader, SweepAction.RUN, 1.0, "the best of its sweep is never stopped")
-    is_stopped = leader in decision.stopped
-    kept = (runs if is_stopped and verdict.trial_id == leader else verdict for verdict in decision.verdicts)
+    kept = (runs if v.trial_id == leader and v.action is SweepAction.STOP else v for v in decision.verdicts)
     return SweepDecision(tuple(kept), decision.done)
 
 
@@ -284,17 +283,10 @@ def _shares(
         held[job.user] += job.request.total if job.holds_gpus else 0
     share = dict.fromkeys(users, 0)
     left = capacity
-    while left > 0:
-        lacking = [user for user in users if share[user] < demand[user]]
-        if not lacking:
-            break
-        each = left // len(lacking)
-        if each == 0:
-            lacking.sort(key=lambda user: (held[user] <= share[user], used[user], user))
-            for user in lacking[:left]:
-                share[user] += 1
-            break
-        for user in lacking:
+    while left > 0 and (lacking := [user for user in users if share[user] < demand[user]]):
+        each = max(1, left // len(lacking))
+        lacking.sort(key=lambda user: (held[user] <= share[user], used[user], user))
+        for user in lacking[:left]:
             more = min(each, demand[user] - share[user])
             share[user] += more
             left -= more

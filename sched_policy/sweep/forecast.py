@@ -15,11 +15,11 @@ In the spirit of freeze-thaw Bayesian optimisation (Swersky et al. 2014, arXiv 1
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from msgspec import Struct
 
+from sched_policy.model import LARGEST_VALUE
 from sched_policy.snapshot import Bools, Floats, Ints
 from sched_policy.sweep.trials import Sweep
 
@@ -49,7 +49,7 @@ class Histories:
         progress: progress of each training, as a fraction of its length, shape (N,).
         best: the best value of each training, shape (N,); infinity where it has reported nothing.
         recent: how much it improved since half of its progress, shape (N,).
-        reports: number of reports, shape (N,).
+        seen: which trainings have reported, shape (N,).
         at_level: the best value by each of `LEVELS`, shape (N, 7); NaN where it has not come so far. At levels before
             its first report the first value counts.
         cap: the value at which values are clipped.
@@ -59,7 +59,7 @@ class Histories:
     progress: Floats
     best: Floats
     recent: Floats
-    reports: Ints
+    seen: Bools
     at_level: Floats
     cap: float
 
@@ -80,21 +80,16 @@ class Histories:
             best[i], recent[i] = lowest[-1], at[-1] - lowest[-1]
         seen = np.isfinite(best)
         early = np.where(np.isnan(at_level[:, 1]), best, at_level[:, 1])
-        cap = float(np.median(early[seen])) if seen.any() else 0.0
-        shown = np.where(seen, best, 0.0)
+        sound = early[early < LARGEST_VALUE]
+        cap = float(np.median(sound)) if sound.size else LARGEST_VALUE
         return cls(
             progress=progress,
             best=np.minimum(best, np.where(seen, cap, np.inf)),
-            recent=np.where(best < cap, np.minimum(recent, cap - shown), 0.0),
-            reports=np.array([trial.steps.size for trial in sweep.trials], dtype=np.int64),
+            recent=np.where(best < cap, np.minimum(recent, cap - best), 0.0),
+            seen=seen,
             at_level=np.minimum(at_level, cap),
             cap=cap,
         )
-
-    @cached_property
-    def seen(self) -> Bools:
-        """Which trainings have reported, shape (N,)."""
-        return self.reports > 0
 
 
 class Forecast(Struct, frozen=True, eq=False):

@@ -14,8 +14,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from msgspec import Struct
 
-from sched_policy.model import LARGEST_VALUE, Direction, ProgressPoint
-from sched_policy.model import Parameter as Parameter
+from sched_policy.model import LARGEST_VALUE, Direction, Parameter, ProgressPoint
 from sched_policy.snapshot import Bools, Floats
 
 
@@ -228,11 +227,24 @@ class Memory(Generic[_Value]):
         self._kept = {key: entry for key, entry in self._kept.items() if key in keys}
 
 
+_DIVERGED = 3  # reports in a row; after fewer a training may recover
+
+
 def oriented(points: Iterable[ProgressPoint], direction: Direction) -> tuple[Floats, Floats]:
-    """Increasing steps, and values (lower is better). Skips points that are not finite or go back in steps."""
+    """Increasing steps, and values (lower is better). Skips points that go back in steps.
+
+    NaN and infinite values count as the worst until a finite one follows, then not at all. After `_DIVERGED` of them in
+    a row the training has diverged: all its values count as the worst, so that it ranks last.
+    """
     table = np.array([(point.step, point.value) for point in points], dtype=np.float64).reshape(-1, 2)
-    table = table[np.isfinite(table).all(axis=1)]
+    table[:, 1] *= 1.0 if direction is Direction.MIN else -1.0
+    finite = np.isfinite(table[:, 1])
+    table[~finite, 1] = LARGEST_VALUE
+    unfollowed = ~np.logical_or.accumulate(finite[::-1])[::-1]
+    table = table[finite | unfollowed]
     highest = np.maximum.accumulate(np.concatenate([[-np.inf], table[:, 0]]))
     rises = table[:, 0] > highest[:-1]
     values = np.clip(table[rises, 1], -LARGEST_VALUE, LARGEST_VALUE)
-    return table[rises, 0], values if direction is Direction.MIN else -values
+    if unfollowed.sum() >= _DIVERGED:
+        values[:] = LARGEST_VALUE
+    return table[rises, 0], values

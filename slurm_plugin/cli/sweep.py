@@ -45,7 +45,7 @@ examples:
 """
 POLL_S = 5.0
 _MOST_NAMED = 10
-_STATES = ("done", "running", "waiting", "paused", "stopped", "ended")
+_STATES = ("done", "running", "waiting", "paused", "stopped", "ended", "over")
 
 
 class SeveralSweepsError(ExplschedError):
@@ -296,8 +296,8 @@ def _summary(one: SweepResults) -> dict[str, object]:
     }
 
 
-def _hours(gpu_h: float) -> float:
-    return round(gpu_h, 3)
+def _hours(gpu_h: float | None) -> float | None:
+    return None if gpu_h is None else round(gpu_h, 3)
 
 
 def _counts(one: SweepResults) -> str:
@@ -313,7 +313,7 @@ def _page(one: SweepResults) -> Iterator[str]:
         told = f" ({listed(best.params)})" if best.params else ""
         yield f"best so far: {best.best:.6g}, job {best.job}{told}"
     saved = f"; stopping saved {one.saved_gpu_h:.2f}" if one.saved_gpu_h else ""
-    yield f"GPU-hours: {one.gpu_h:.2f}{saved}"
+    yield f"GPU-hours: {'not known' if one.gpu_h is None else f'{one.gpu_h:.2f}'}{saved}"
     if changed := sum(bool(training.params_changed) for training in one.trainings):
         yield f"{changed} trainings reported other hyper-parameters after a restart: the latest are used"
     if strange := sum(training.malformed for training in one.trainings):

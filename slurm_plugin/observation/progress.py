@@ -7,6 +7,7 @@ limits is not kept.
 from __future__ import annotations
 
 import itertools
+import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,7 +35,7 @@ _SKEW_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ProgressReport:
-    """One report of one metric in the job's `restart`-th run."""
+    """One report of one metric in the job's `restart`-th run; its value may be NaN or infinite."""
 
     time_s: float
     restart: int
@@ -86,7 +87,8 @@ class ReportedParameters:
 class JobProgress:
     """Everything a job has reported so far.
 
-    `runs` are in order. `refused` says why its file is not read at all; `malformed` counts the lines that were skipped.
+    `runs` are in order. `refused` says why its file is not read at all; `malformed` counts the lines that were skipped,
+    `not_finite` the reports of NaN or an infinite value.
     `stages` has the stage times of the fastest report, since a job that shares its GPU is slower. `exit_status` is that
     of its last run, None if it reported none. `commands`: of those that this run has begun, how many have not ended.
     """
@@ -102,6 +104,7 @@ class JobProgress:
     parameters: ReportedParameters = field(default_factory=ReportedParameters)
     stages: StageProfile | None = None
     commands: int = 0
+    not_finite: int = 0
     _points: dict[tuple[str, int, tuple[tuple[int, int], ...]], tuple[ProgressPoint, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -179,6 +182,7 @@ class _Line(msgspec.Struct, frozen=True):
     step: Annotated[int, Meta(ge=0, le=10**15)] | None = None
     metric: Annotated[str, Meta(max_length=256)] = "loss"
     value: float | None = None
+    bad: Literal["nan", "inf", "-inf"] | None = None  # what the value was: JSON has no such numbers
     total_steps: Annotated[int, Meta(ge=1, le=10**15)] | None = None
     params: dict[_Name, bool | float | _Value] | None = None
     stages: Annotated[str, Meta(max_length=128)] | None = None
@@ -187,7 +191,12 @@ class _Line(msgspec.Struct, frozen=True):
     def is_complete(self) -> bool:
         """Whether it has all fields of one of these."""
         says = self.event is not None or self.params is not None or self.stages is not None
-        return says or (self.step is not None and self.value is not None)
+        return says or (self.step is not None and self.number is not None)
+
+    @property
+    def number(self) -> float | None:
+        """The reported value, which may be NaN or infinite."""
+        return float(self.bad) if self.value is None and self.bad else self.value
 
 
 _DECODER = msgspec.json.Decoder(_Line)
@@ -250,6 +259,7 @@ class _Sum:
     parameters: ReportedParameters
     stages: StageProfile | None
     commands: int
+    not_finite: int
     last_step: dict[tuple[int, str], int]
     metrics: dict[str, str]
     latest: int
@@ -267,6 +277,7 @@ class _Sum:
             so_far.parameters,
             so_far.stages,
             so_far.commands,
+            so_far.not_finite,
             {(report.restart, report.metric): report.step for report in so_far.reports},
             {report.metric: report.metric for report in so_far.reports},
             max((run.restart for run in so_far.runs), default=0),
@@ -286,6 +297,7 @@ class _Sum:
             self.parameters,
             self.stages,
             self.commands,
+            self.not_finite,
         )
 
     def is_of_former_job(self, line: _Line) -> bool:
@@ -326,12 +338,13 @@ class _Sum:
         return is_new
 
     def _add_report(self, line: _Line) -> bool:
-        if line.step is None or line.value is None or line.step < self.last_step.get((line.restart, line.metric), 0):
+        if line.step is None or line.number is None or line.step < self.last_step.get((line.restart, line.metric), 0):
             return False  # within one run steps only grow; after a requeue they start from the checkpoint
         if line.metric in self.metrics or len(self.metrics) < MAX_METRICS:
             metric = self.metrics.setdefault(line.metric, line.metric)
             self.last_step[line.restart, metric] = line.step
-            self.reports.append(ProgressReport(line.time_s, line.restart, line.step, metric, line.value))
+            self.reports.append(ProgressReport(line.time_s, line.restart, line.step, metric, line.number))
+            self.not_finite += not math.isfinite(line.number)
             self.total_steps = line.total_steps or self.total_steps
         return True
 
@@ -345,8 +358,8 @@ def _thinned(reports: Sequence[ProgressReport]) -> Sequence[ProgressReport]:
         places[report.metric].append(place)
     kept: set[int] = set()
     for own in places.values():
-        by_value = sorted(own, key=lambda place: reports[place].value)
-        best = {own[0], own[-1], by_value[0], by_value[-1]}
+        by_value = sorted((at for at in own if math.isfinite(reports[at].value)), key=lambda at: reports[at].value)
+        best = {own[0], own[-1], *by_value[:1], *by_value[-1:]}
         while len(own) > MAX_REPORTS // len(places):
             own = [place for at, place in enumerate(own) if at % 2 == 0 or place in best]
         kept.update(own)

@@ -56,7 +56,8 @@ class QueueRules(Struct, frozen=True):
         partition, why = job.partition, ""
         if record.state == "PENDING" or job.elastic is not None:
             fitting = self.requirements.node_set(record)
-            why = unmodelled(record, self.topology) or ("" if fitting.nodes or not self.has_nodes else NO_NODE)
+            why = unmodelled(record, self.topology, self.requirements.shards_per_gpu)
+            why = why or ("" if fitting.nodes or not self.has_nodes else NO_NODE)
             partition = partition if why else fitting.name
         if record.state != "PENDING" and why:
             job, why = replace(job, elastic=None), ""  # it could not be planned on other nodes once it has left these

@@ -195,8 +195,11 @@ class NodeSet(Struct, frozen=True):
     nodes: frozenset[str]
 
 
-def unmodelled(record: SlurmJob, topology: Topology) -> str:
-    """Why a waiting job is left to Slurm, by what it asks for; empty if all of it is modelled."""
+def unmodelled(record: SlurmJob, topology: Topology, shards_per_gpu: int) -> str:
+    """Why a waiting job is left to Slurm, by what it asks for; empty if all of it is modelled.
+
+    The shards of a job on a node are of one GPU, unless Slurm's SelectTypeParameters say MULTIPLE_SHARING_GRES_PJ.
+    """
     if record.is_scrontab:
         return SCRONTAB
     if record.het_job_id is not None:
@@ -217,6 +220,8 @@ def unmodelled(record: SlurmJob, topology: Topology) -> str:
         return "it asks for nodes side by side (--contiguous)"
     if record.scattered_gres:
         return f"it asks for generic resources that are not counted by node ({record.scattered_gres})"
+    if record.shards_per_node > shards_per_gpu > 0:
+        return f"it asks for more shards than one GPU has ({record.shards_per_node}, of {shards_per_gpu})"
     if "," in record.gpu_type:
         return f"it asks for GPUs of several types ({record.gpu_type})"
     return ""
@@ -233,6 +238,7 @@ class Requirements:
         self._kinds: defaultdict[SlurmNode, list[str]] = defaultdict(list)
         for node in nodes:
             self._kinds[_kind(node)].append(node.name)
+        self.shards_per_gpu = most_shards_per_gpu(self._kinds)
         self._known: dict[tuple[str, Needs], NodeSet] = {}
         self._sets: dict[tuple[str, frozenset[SlurmNode], frozenset[str]], NodeSet] = {}
 

@@ -144,9 +144,9 @@ def _latest(ended: Mapping[int, SeenTraining]) -> Mapping[int, SeenTraining]:
 
 
 def _best(job: Job) -> float:
-    """The best value of a training, lower is better."""
+    """The best finite value of a training, lower is better."""
     sign = -1.0 if job.exploration and job.exploration.direction is Direction.MAX else 1.0
-    return min((sign * point.value for point in job.points), default=math.inf)
+    return min((sign * point.value for point in job.points if math.isfinite(point.value)), default=math.inf)
 
 
 def _stopped(training: SeenTraining, now_s: float) -> SeenTraining:

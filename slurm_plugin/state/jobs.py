@@ -54,7 +54,7 @@ def _row(view: View, job: Job) -> JobRow:
         sweep=(job.exploration.sweep or "") if job.exploration else "",
         step=f"{last.step}{total}" if last else "-",
         metric=job.exploration.metric if job.exploration else "",
-        value=last.value if last else None,
+        value=_finite(last.value) if last else None,
         utility=_finite(360_000 * utility.value) if utility and utility.measured else None,
         score=_finite(view.scores[job.job_id].value),
         gpu_hours=view.seen.gpu_hours(job),
@@ -65,7 +65,7 @@ def _row(view: View, job: Job) -> JobRow:
         reservation=record.reservation,
         device=view.sharers.device(job.job_id),
         sharing=view.sharers.summary(job.job_id),
-        malformed=progress.malformed,
+        malformed=progress.malformed + progress.not_finite,
         params=listed(job.exploration.params if job.exploration else sorted(progress.parameters.values.items())),
         params_changed=len(progress.parameters.changed),
         reason=_reason(view, job, progress),
@@ -74,7 +74,7 @@ def _row(view: View, job: Job) -> JobRow:
 
 
 def _finite(value: float) -> float | None:
-    """None for infinity, which JSON does not have: the score of a job without a time limit."""
+    """None for NaN and infinity, which JSON does not have: infinite is the score of a job without a time limit."""
     return value if math.isfinite(value) else None
 
 
@@ -215,6 +215,8 @@ def _progress(view: View, job: Job) -> Iterator[str]:
         yield f"Its hyper-parameters: {listed(params)}."
     if progress.parameters.changed:
         yield f"{len(progress.parameters.changed)} of them differed between its runs: those of the last run count."
+    if progress.not_finite:
+        yield f"Reports of NaN or infinite values: {progress.not_finite}; they are progress without improvement."
     if progress.malformed:
         yield (
             f"Lines of its progress file that are not counted: {progress.malformed}; they are malformed, or their step "

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from explsched.atomic_file import replacing
 from explsched.log import event
-from sched_policy.model import Direction, Exploration, Job, JobState
+from sched_policy.model import Direction, Exploration, Job, JobState, ProgressPoint
 from slurm_plugin.client.batch import shown
 from slurm_plugin.client.capabilities import Capabilities
 from slurm_plugin.client.changes import CancelJob, ChangeFailure, RequeueJob
@@ -131,21 +131,25 @@ def _devices(
 def _curves(view: View) -> Iterator[Curve]:
     seen = view.seen
     for job in seen.snapshot.jobs:
-        if job.points:
+        if _finite_points(job):
             told = seen.progress.get(job.job_id, JobProgress())
             yield _curve(job, told, job.state.value, job.executed_s(seen.snapshot.now_s), seen.gpu_hours(job))
     for job in seen.snapshot.ended:
-        if job.points:
+        if _finite_points(job):
             told = seen.progress.get(job.job_id, JobProgress())
             state, gpu_hours = "COMPLETED" if told.is_done else "ENDED", held_gpus(job) * job.earlier_s / 3600
             yield _curve(job, told, state, job.earlier_s, gpu_hours, told.failure)
 
 
+def _finite_points(job: Job) -> list[ProgressPoint]:
+    return [point for point in job.points if math.isfinite(point.value)]
+
+
 def _curve(job: Job, progress: JobProgress, state: str, run_s: float, gpu_hours: float, failure: str = "") -> Curve:
-    told, every = job.exploration or Exploration(metric=""), math.ceil(len(job.points) / _MOST_POINTS)
-    kept = [*job.points[:-1:every], job.points[-1]]
+    told, finite = job.exploration or Exploration(metric=""), _finite_points(job)
+    kept = [*finite[: -1 : math.ceil(len(finite) / _MOST_POINTS)], finite[-1]]
     points = tuple((point.step, point.value) for point in kept)
-    best = (min if told.direction is Direction.MIN else max)(point.value for point in job.points)
+    best = (min if told.direction is Direction.MIN else max)(point.value for point in finite)
     reported_s = progress.run_s([report for report in progress.reports if report.metric == told.metric])
     return Curve(
         jobid=job.job_id,

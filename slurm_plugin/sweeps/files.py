@@ -34,7 +34,7 @@ def table(found: SweepResults) -> str:
     for training in found.trainings:
         told = {name: shown(value) for name, value in training.params}
         own = {name: getattr(training, name) for name in _FIELDS}
-        own |= {name: round(own[name], 6) for name in ("gpu_h", "saved_gpu_h")}
+        own |= {name: own[name] and round(own[name], 6) for name in ("gpu_h", "saved_gpu_h")}
         rows.append([*own.values(), *(told.get(name, "") for name in names)])
     return csv_text(rows)
 

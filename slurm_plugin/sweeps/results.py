@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Container, Iterable, Mapping, Sequence
+from math import isfinite
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -35,10 +36,11 @@ class CurvePoint(NamedTuple):
 class SweepTraining(Struct, frozen=True):
     """One training of a sweep.
 
-    `state` is waiting, paused, running, done (it ended by itself), stopped (by explsched) or ended (anything else).
+    `state` is waiting, paused, running, done (it ended by itself), stopped (by explsched), ended (anything else), or
+    over where nothing tells how. `gpu_h` of one that is no longer there is None where no reports of it can be read.
     `held_gpus` are its `gpus`, or the parts of them that it has by its shards. `run_s` is the run time of all runs.
-    `saved_gpu_h` is what a stopped training would have run on for, as far as its steps, or the run times of others that
-    are done, tell.
+    `step` is the last that it reported; NaN and infinite values are not in `curve`. `saved_gpu_h` is what a stopped
+    training would have run on for, as far as its steps, or the run times of others that are done, tell.
     """
 
     job: int
@@ -47,7 +49,8 @@ class SweepTraining(Struct, frozen=True):
     held_gpus: float
     submit_s: float
     run_s: float
-    gpu_h: float
+    gpu_h: float | None
+    step: int | None
     total_steps: int | None
     best: float | None
     restarts: int
@@ -57,11 +60,6 @@ class SweepTraining(Struct, frozen=True):
     saved_gpu_h: float
     reason: str
     curve: tuple[CurvePoint, ...]
-
-    @property
-    def step(self) -> int | None:
-        """The last step that it reported."""
-        return self.curve[-1].step if self.curve else None
 
     @property
     def told_s(self) -> float | None:
@@ -85,9 +83,10 @@ class SweepResults(Struct, frozen=True):
         return self.trainings[0] if self.trainings and self.trainings[0].best is not None else None
 
     @property
-    def gpu_h(self) -> float:
-        """GPU-hours that all of them have had."""
-        return sum(training.gpu_h for training in self.trainings)
+    def gpu_h(self) -> float | None:
+        """GPU-hours that all of them have had, as far as they are known; None if of none."""
+        known = [training.gpu_h for training in self.trainings if training.gpu_h is not None]
+        return sum(known) if known else None
 
     @property
     def saved_gpu_h(self) -> float:
@@ -252,13 +251,14 @@ def _training(
 ) -> SweepTraining:
     own = [report for report in progress.reports if report.metric == member.metric]
     behind = zip(own, progress.run_s(own), strict=True)
-    curve = tuple(CurvePoint(report.step, run_s, report.value) for report, run_s in behind)
+    curve = tuple(CurvePoint(report.step, run_s, report.value) for report, run_s in behind if isfinite(report.value))
     values = [point.value for point in curve]
     reported_s = sum(run.end_s - run.start_s for run in progress.runs)
+    reported_gpu_h = member.held_gpus * reported_s / 3600 if progress.runs else None
     if job is None:
         is_stopped = last_word is not None and last_word.what == "stopped"
         is_done = why == _COMPLETED or (not why and progress.is_done)
-        state = "stopped" if is_stopped else "done" if is_done else "ended"
+        state = "stopped" if is_stopped else "done" if is_done else "ended" if why or progress.runs else "over"
         reason = last_word.reason if last_word and is_stopped else "" if is_done else _why_it_ended(progress, why)
     elif job.state is JobState.PENDING:
         state = "paused" if job.restarts else "waiting"
@@ -276,13 +276,14 @@ def _training(
         member.held_gpus,
         member.submit_s,
         reported_s if job is None else job.executed_s(seen.snapshot.now_s),
-        member.held_gpus * reported_s / 3600 if job is None else seen.gpu_hours(job),
+        reported_gpu_h if job is None else seen.gpu_hours(job),
+        own[-1].step if own else None,
         progress.total_steps,
         (min if member.direction is Direction.MIN else max)(values, default=None),
         max((run.restart for run in progress.runs), default=0),
         all_params(member.params, progress),
         len(progress.parameters.changed),
-        progress.malformed,
+        progress.malformed + progress.not_finite,
         0.0,
         "; ".join(filter(None, (progress.refused or reason, _forgotten(progress, member.metric)))),
         curve,

@@ -21,6 +21,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import math
 import os
 import uuid
 from collections.abc import Iterator, Mapping
@@ -245,7 +246,8 @@ class Search:
             if self._spool.fault:
                 why = f"the reports of trial {trial.number} cannot be read: {self._spool.fault}"
                 raise OSError(errno.EIO, why, str(self._config.progress.spool))
-            values = [report.value for report in progress.reports if report.metric == self._file.metric]
+            told = (report.value for report in progress.reports if report.metric == self._file.metric)
+            values = [value for value in told if math.isfinite(value)]
             best = (min if self._file.direction == "min" else max)(values, default=None)
             ran_s = {run.restart: run.end_s - run.start_s for run in progress.runs}
             if job is not None and job.job_id == job_id:  # a run may go on for hours after its last report

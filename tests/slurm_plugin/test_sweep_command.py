@@ -35,6 +35,7 @@ from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.state.jobs import explanations
 from slurm_plugin.state.publish import state_of
+from slurm_plugin.state.published import Curve, part
 from slurm_plugin.state.view import View
 from slurm_plugin.steering.controller import Controller
 from slurm_plugin.sweeps.files import draw, table
@@ -162,6 +163,24 @@ def test_the_page_names_what_varies_and_counts_reports_that_were_no_numbers(digi
     assert "1 reports were not usable" in page
     assert "lr=0.01 " in page
     assert "lr=0.01,seed" not in page
+
+
+def test_of_a_training_that_nothing_tells_of_it_is_not_said_how_it_ended_nor_what_it_used(
+    digits: FakeSlurm, tmp_path: Path
+) -> None:
+    """As for another user: Slurm has forgotten 1 and 2, and their reports cannot be read."""
+    for job_id in (1, 2):
+        (tmp_path / f"{job_id}.jsonl").unlink()
+    told = {t["job"]: (t["state"], t["gpu_h"], t["reason"]) for t in shown()["trainings"] if t["job"] < 3}
+    assert told == {1: ("over", None, ""), 2: ("stopped", None, "cannot win")}
+    digits.known.clear()
+    for job_id in (3, 4):
+        (tmp_path / f"{job_id}.jsonl").unlink(missing_ok=True)
+    page = run("show", "digits").stdout
+    assert "4 trainings, 1 stopped, 3 over" in page
+    assert "GPU-hours: not known" in page
+    (listed,) = json.loads(run("list", "--json").stdout)["sweeps"]
+    assert (listed["over"], listed["ended"], listed["gpu_h"]) == (3, 0, None)
 
 
 def test_a_training_whose_command_failed_is_not_done(digits: FakeSlurm, tmp_path: Path) -> None:
@@ -333,6 +352,34 @@ def test_explain_says_why_lines_do_not_count(tmp_path: Path) -> None:
     assert "their step is before one that was reported in the same run" in why
 
 
+def test_a_diverged_training_is_shown_as_far_as_it_is_with_its_best_finite_value(
+    digits: FakeSlurm, tmp_path: Path
+) -> None:
+    odd = {"metric": "loss", "value": None, "bad": "nan", "total_steps": 100}
+    with (tmp_path / "3.jsonl").open("a") as file:
+        file.writelines(json.dumps({"time_s": 1400.0 + step, "step": step, **odd}) + "\n" for step in range(40, 60))
+    (one,) = (training for training in shown()["trainings"] if training["job"] == 3)
+    assert (one["step"], one["best"], len(one["curve"]), one["malformed"]) == (59, 2.0, 2, 21)
+    view = View.of(config(tmp_path), digits.look(), NOW_S)
+    (told,) = (one for one in explanations(view) if one.jobid == 3)
+    assert "Reports of NaN or infinite values: 20; they are progress without improvement." in told.sentences
+    assert any("last step 59 with nan" in sentence for sentence in told.sentences)
+    state = state_of(view, (), ())
+    (row,) = (row for row in state.jobs if row.jobid == 3)
+    assert (row.step, row.value, row.malformed) == ("59/100", None, 21)
+    (curve,) = (curve for curve in part(state.curves, tuple[Curve, ...]) if curve.jobid == 3)
+    assert (curve.best, curve.points) == (2.0, ((10, 3.0), (30, 2.0)))
+
+
+def test_a_training_that_has_reported_no_number_has_no_curve(digits: FakeSlurm, tmp_path: Path) -> None:
+    odd = {"time_s": 1400.0, "step": 5, "metric": "loss", "value": None, "bad": "inf"}
+    (tmp_path / "3.jsonl").write_text(json.dumps(odd) + "\n")
+    state = state_of(View.of(config(tmp_path), digits.look(), NOW_S), (), ())
+    assert 3 not in {curve.jobid for curve in part(state.curves, tuple[Curve, ...])}
+    (one,) = (training for training in shown()["trainings"] if training["job"] == 3)
+    assert (one["step"], one["best"]) == (5, None)
+
+
 def test_what_was_given_at_submission_is_known_of_trainings_that_are_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -468,14 +515,14 @@ def test_a_column_for_each_parameter(digits: FakeSlurm) -> None:
 
 def test_no_parameter_is_a_formula_of_a_spreadsheet() -> None:
     params = (("bias", -0.5), ("tag", '=HYPERLINK("http://x","y")'))
-    one = SweepTraining(1, "done", 1, 1.0, 0.0, 1.0, 0.0, 1, 0.5, 0, params, 0, 0, 0.0, "", ())
+    one = SweepTraining(1, "done", 1, 1.0, 0.0, 1.0, 0.0, 1, 1, 0.5, 0, params, 0, 0, 0.0, "", ())
     [told] = csv.DictReader(io.StringIO(table(SweepResults("s", "ada", "loss", Direction.MIN, (one,)))))
     assert (told["param.bias"], told["param.tag"]) == ("-0.5", '\'=HYPERLINK("http://x","y")')
 
 
 def test_a_picture_takes_no_name_for_a_formula(tmp_path: Path) -> None:
     name, curve = "$x^$_{", (CurvePoint(1, 1.0, 0.5),)
-    one = SweepTraining(1, "done", 1, 1.0, 0.0, 1.0, 0.0, 1, 0.5, 0, ((name, name),), 0, 0, 0.0, "", curve)
+    one = SweepTraining(1, "done", 1, 1.0, 0.0, 1.0, 0.0, 1, 1, 0.5, 0, ((name, name),), 0, 0, 0.0, "", curve)
     draw(SweepResults(name, "ada", name, Direction.MIN, (one,)), tmp_path / "x.svg")
     assert (tmp_path / "x.svg").stat().st_size
 

@@ -17,6 +17,7 @@ from sched_policy.sweep import choice as choice_module
 from sched_policy.sweep.adaptive import AdaptiveHalving
 from sched_policy.sweep.choice import Sweeps
 from sched_policy.sweep.trials import Sweep, SweepAction, SweepDecision, Verdict
+from simulation.strategies import Asha, Hyperband, MedianStop
 from tests.sched_policy.builders import NOW_S, job, nodes, row, running, snapshot
 
 POLICY = row("explsched", catalog.PolicyOptions(objective="best"))
@@ -117,6 +118,57 @@ def test_values_that_are_no_numbers_are_passed_over_and_steps_that_go_back_too()
     choice = Sweeps(AdaptiveHalving()).choose(snapshot(*jobs))
     assert set(choice.wishes) == {1, 2}
     assert not choice.stops
+
+
+NOT_NUMBERS = tuple(ProgressPoint(step, 10.0 * step, math.nan) for step in range(4, 27))
+STRATEGIES = {"adaptive": AdaptiveHalving(), "asha": Asha(), "hyperband": Hyperband(), "median-stop": MedianStop()}
+
+
+def going(job_id: int, *points: ProgressPoint) -> Job:
+    return running(job_id, "n1", exploration=consent(), total_steps=54, points=points)
+
+
+@pytest.mark.parametrize("begun", [(), reports(-5.0, 3)])
+def test_a_diverged_training_does_not_keep_its_sweep_from_being_done(begun: tuple[ProgressPoint, ...]) -> None:
+    """It has never reported a number, or had been the best before. Its steps go on."""
+    ended = [member(i, points=reports(0.1 + 0.1 * i, 54)) for i in range(1, 6)]
+    jobs = [going(6, *begun, *NOT_NUMBERS), going(7, *reports(0.9, 40)), going(8, *reports(0.9, 40))]
+    choice = Sweeps(AdaptiveHalving()).choose(Snapshot.of(NOW_S, nodes(), jobs, ended))
+    assert {stop.job_id for stop in choice.stops} == {6, 7, 8}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_diverged_training_goes_after_all_others(name: str) -> None:
+    """Others go on, or it is at most compared with them; what it reported before does not make it the best."""
+    others = [going(i, *reports(0.1 * i, 26)) for i in range(2, 8)]
+    diverged = going(1, *reports(-5.0, 3), *NOT_NUMBERS)
+    choice = Sweeps(STRATEGIES[name]).choose(snapshot(diverged, *others, on=nodes(1, 7)))
+    place, best = choice.wishes[1].place, choice.wishes[2].place
+    assert best == 0
+    assert place is None or place == max(wish.place or 0 for wish in choice.wishes.values())
+    assert "may win" not in choice.wishes[1].reason
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("last", [(27,), (26, 27)])
+def test_a_training_is_not_stopped_for_a_report_from_which_it_may_recover(name: str, last: tuple[int, ...]) -> None:
+    odd = tuple(ProgressPoint(step, 10.0 * step, math.nan) for step in last)
+    ended = [member(i, points=reports(0.3 + 0.1 * i, 54)) for i in range(2, 8)]
+    best = going(1, *reports(0.1, last[0] - 1), *odd)
+    choice = Sweeps(STRATEGIES[name]).choose(Snapshot.of(NOW_S, nodes(), [best, going(9, *reports(0.9, 40))], ended))
+    assert choice.wishes[1].place == 0
+    assert 1 not in {stop.job_id for stop in choice.stops}
+    recovered = replace(best, points=(*best.points, reports(0.1, 28)[-1]))
+    clean = replace(best, points=tuple(point for point in recovered.points if math.isfinite(point.value)))
+    decided = [Sweeps(STRATEGIES[name]).choose(Snapshot.of(NOW_S, nodes(), [job], ended)) for job in (recovered, clean)]
+    assert decided[0] == decided[1]
+
+
+def test_where_all_have_diverged_new_trainings_are_tried() -> None:
+    diverged = [going(i, *reports(0.5, 3), *NOT_NUMBERS) for i in range(1, 9)]
+    choice = Sweeps(AdaptiveHalving()).choose(snapshot(*diverged, member(9), member(10), on=nodes(1, 8)))
+    assert choice.wishes[9].place is not None and choice.wishes[10].place is not None
+    assert {preemption.beneficiary for preemption in choice.preemptions} >= {9, 10}
 
 
 def test_a_metric_that_rises_is_read_the_other_way_round() -> None:

@@ -7,21 +7,54 @@ import math
 import numpy as np
 import pytest
 
-from sched_policy.model import Direction, ProgressPoint
+from sched_policy.model import LARGEST_VALUE, Direction, ProgressPoint
 from sched_policy.sweep.trials import Memory, oriented
 
+SIDES = pytest.mark.parametrize(("direction", "sign"), [(Direction.MIN, 1.0), (Direction.MAX, -1.0)])
 
-@pytest.mark.parametrize(("direction", "sign"), [(Direction.MIN, 1.0), (Direction.MAX, -1.0)])
-def test_reports_that_are_not_finite_or_go_back_are_skipped(direction: Direction, sign: float) -> None:
-    told = [(1, 0.9), (2, math.nan), (3, math.inf), (4, 0.5), (4, 0.4), (2, 0.3), (5, 0.2)]
-    steps, values = oriented(tuple(ProgressPoint(step, 10.0 * step, value) for step, value in told), direction)
+
+def told(*reports: tuple[int, float]) -> tuple[ProgressPoint, ...]:
+    return tuple(ProgressPoint(step, 10.0 * step, value) for step, value in reports)
+
+
+@SIDES
+def test_reports_that_go_back_or_are_not_finite_before_one_that_is_are_skipped(
+    direction: Direction, sign: float
+) -> None:
+    steps, values = oriented(
+        told((1, 0.9), (2, math.nan), (3, math.inf), (4, 0.5), (4, 0.4), (2, 0.3), (5, 0.2)), direction
+    )
     assert steps.tolist() == [1, 4, 5]
     assert (sign * values).tolist() == [0.9, 0.5, 0.2]
 
 
+@SIDES
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_latest_reports_that_are_not_finite_are_progress_without_improvement(
+    direction: Direction, sign: float, odd: float
+) -> None:
+    steps, values = oriented(told((1, 0.9), (2, 0.5), (3, odd), (4, odd)), direction)
+    assert steps.tolist() == [1, 2, 3, 4]
+    assert (sign * values[:2]).tolist() == [0.9, 0.5]
+    assert (values[2:] == LARGEST_VALUE).all()
+
+
+@SIDES
+def test_no_value_of_a_diverged_training_counts(direction: Direction, sign: float) -> None:
+    del sign
+    steps, values = oriented(told((1, 0.9), *((step, math.nan) for step in (2, 3, 4))), direction)
+    assert steps.tolist() == [1, 2, 3, 4]
+    assert (values == LARGEST_VALUE).all()
+
+
+def test_a_training_that_goes_on_from_before_it_diverged_has_recovered() -> None:
+    """The steps of its former run that it has not reached again do not count."""
+    steps, values = oriented(told((1, 0.9), *((step, math.nan) for step in (2, 3, 4, 5)), (2, 0.5)), Direction.MIN)
+    assert (steps.tolist(), values.tolist()) == ([1, 2], [0.9, 0.5])
+
+
 def test_differences_of_values_are_finite() -> None:
-    told = [(1, 1.7e308), (2, 0.5), (3, -1.7e308)]
-    steps, values = oriented(tuple(ProgressPoint(step, 10.0 * step, value) for step, value in told), Direction.MIN)
+    steps, values = oriented(told((1, 1.7e308), (2, 0.5), (3, -1.7e308)), Direction.MIN)
     assert steps.tolist() == [1, 2, 3]
     assert np.isfinite(np.diff(values) ** 2).all()
     assert values[1] == 0.5

@@ -1,6 +1,7 @@
 """Lines of progress files are written by users: nothing in them is trusted beyond its form."""
 
 import json
+import math
 
 import pytest
 from hypothesis import given
@@ -39,6 +40,7 @@ def after(*lines: str) -> JobProgress:
         b"\x00\xff\xfe",
         b'{"time_s": 1, "step": 3, "metric": "loss", "value": NaN}',
         b'{"time_s": 1, "step": 3, "metric": "loss", "value": null}',
+        b'{"time_s": 1, "step": 3, "metric": "loss", "value": null, "bad": "odd"}',
         b'{"time_s": 1, "step": 3, "metric": "loss", "value": 1e999}',
         b'{"time_s": 1, "step": -3, "metric": "loss", "value": 1}',
         b'{"time_s": 1, "step": "3", "metric": "loss", "value": 1}',
@@ -53,6 +55,27 @@ def test_malformed_lines_are_counted_and_skipped(bad: bytes) -> None:
     progress = fold(JobProgress(), [line(1, 2.0).encode(), bad, line(2, 1.0).encode()], NOW_S)
     assert [r.step for r in progress.reports] == [1, 2]
     assert progress.malformed == 1
+
+
+def no_number(step: int, word: str = "nan", **more: object) -> str:
+    return json.dumps(json.loads(line(step, 0.0)) | {"value": None, "bad": word} | more)
+
+
+def test_reports_of_nan_are_kept_and_counted_apart() -> None:
+    """A sweep's strategy must see how far a diverged training is."""
+    progress = after(line(1, 2.0), no_number(2), no_number(3, "inf"), line(4, 1.0), no_number(5, "-inf"), no_number(4))
+    assert [r.step for r in progress.reports] == [1, 2, 3, 4, 5]
+    assert [math.isfinite(r.value) for r in progress.reports] == [True, False, False, True, False]
+    assert (progress.not_finite, progress.malformed) == (3, 1)
+    assert fold(progress, [no_number(6).encode()], NOW_S).not_finite == 4
+
+
+def test_the_best_is_kept_among_many_reports_of_nan() -> None:
+    diverged = (no_number(step, time_s=NOW_S) for step in range(4, 1500))
+    progress = after(line(1, 2.0), line(2, 0.5), line(3, 1.0), *diverged)
+    assert len(progress.reports) <= MAX_REPORTS
+    assert {0.5, 2.0} <= {report.value for report in progress.reports}
+    assert all(not math.isfinite(report.value) for report in progress.reports[-3:])
 
 
 def test_steps_going_backwards_are_refused_within_a_run_only() -> None:

@@ -79,12 +79,23 @@ def test_what_is_not_modelled_is_left_to_slurm(asks: dict[str, Any], why: str) -
 
 
 def test_a_lease_or_a_pin_of_ours_is_no_obstacle() -> None:
-    assert unmodelled(record(5, reservation="explsched_5"), Topology()) == ""
+    assert unmodelled(record(5, reservation="explsched_5"), Topology(), 0) == ""
     pinned = record(5, required_nodes=("n1",), admin_comment="explsched-group:node=n1&since=5")
-    assert unmodelled(pinned, Topology()) == ""
+    assert unmodelled(pinned, Topology(), 0) == ""
     for note in ("node=n2&since=5", "pause=99999999", "group=2&of=4"):
         chosen = record(5, required_nodes=("n1",), admin_comment=f"explsched-group:{note}")
-        assert "certain nodes" in unmodelled(chosen, Topology())
+        assert "certain nodes" in unmodelled(chosen, Topology(), 0)
+
+
+def test_a_job_with_more_shards_than_a_gpu_has_is_left_to_slurm() -> None:
+    """Slurm takes them of one GPU of a node, and never starts the job."""
+    node = SlurmNode("n1", "IDLE", 4, frozenset({"main"}), shards=16)
+    asks: dict[str, Any] = {"gpus": 0, "gpus_per_node": None, "reason": "Resources"}
+    jobs = tuple(record(shards, shards_per_node=shards, **asks) for shards in (1, 4, 5, 16))
+    seen = observe(ClusterRecords((node,), jobs, ()), ProgressSpool(Path("/nowhere")), NOW_S)
+    assert set(seen.unmodelled) == {5, 16}
+    assert seen.unmodelled[5] == "it asks for more shards than one GPU has (5, of 4)"
+    assert {job.job_id for job in seen.snapshot.jobs if job.eligible and job.may_displace} == {1, 4}
 
 
 def test_below_how_many_switches_a_job_is_can_be_told_of_a_tree() -> None:
