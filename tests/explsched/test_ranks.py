@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -78,3 +79,29 @@ def test_a_group_that_torch_does_not_know_agrees_by_its_own_collective() -> None
     assert [checkpoint.agreed(any_process), checkpoint.requested] == [False, True]
     assert [checkpoint.agreed(any_process), checkpoint.requested] == [True, False]
     assert asked == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("served", "device"), [("cpu:gloo,cuda:gloo", "cpu"), ("cuda:nccl", "cuda"), ("cpu:gloo,cuda:nccl", "cpu")]
+)
+def test_processes_agree_on_a_device_that_their_group_serves(
+    monkeypatch: pytest.MonkeyPatch, served: str, device: str
+) -> None:
+    """NCCL takes no tensors of the CPU. This machine may have no GPU."""
+    asked: list[tuple[int, str]] = []
+
+    def tensor(value: int, device: str) -> SimpleNamespace:
+        asked.append((value, device))
+        return SimpleNamespace(item=lambda: 1)  # another process was asked
+
+    group = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        get_backend_config=lambda: served,
+        all_reduce=lambda _flag, op: op,
+        ReduceOp=SimpleNamespace(MAX="max"),
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(tensor=tensor))
+    monkeypatch.setitem(sys.modules, "torch.distributed", group)
+    assert CheckpointSignal().agreed()
+    assert asked == [(0, device)]
