@@ -9,17 +9,25 @@
 
 The scheduler sends the signal when it wants the GPUs for another job, and requeues this one once `saved` has reported
 the checkpoint. Until then, and if no scheduler runs, the job simply continues.
+
+Processes that train together see the signal at different steps, and must save at the same one. Each of them runs this:
+
+    if checkpoint.agreed():
+        save(step)
+        torch.distributed.barrier()
+        checkpoint.saved(step)
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType, TracebackType
 
 from explsched.job_options.table import CHECKPOINT
 from explsched.progress import event
+from explsched.ranks import any_rank, is_first_rank
 
 DEFAULT_SIGNAL = "USR1"
 
@@ -44,7 +52,8 @@ class CheckpointSignal:
     Args:
         name: signal name with or without SIG; by default the one that the job was submitted with, else USR1.
 
-    Raises ValueError for a signal that a job cannot catch.
+    `requested` is whether this process has been asked, and neither `agreed` nor `saved` has answered since. Raises
+    ValueError for a signal that a job cannot catch.
 
     """
 
@@ -65,10 +74,32 @@ class CheckpointSignal:
         # None: the previous handler was not installed from Python, which cannot restore it.
         signal.signal(self._number, signal.SIG_DFL if self._previous is None else self._previous)
 
+    def agreed(self, any_process: Callable[[bool], bool] = any_rank) -> bool:
+        """Whether any of the processes that train together has been asked: all have the same answer at the same step.
+
+        All of them must call it, at the same place of the loop: it is a collective of `torch.distributed`, or, where
+        that has no process group, the answer of this process alone. With the backend NCCL it runs on the current device
+        and waits for it. The request is answered by that: who gets True saves now, and is not asked again.
+
+        Args:
+            any_process: for processes that have no group of `torch.distributed`, such as Horovod's: a collective that
+                is given whether this process has been asked, and returns whether any has.
+
+        """
+        wanted = any_process(self.requested)
+        if wanted:  # what comes after a no is asked at the next step
+            self.requested = False
+        return wanted
+
     def saved(self, step: int) -> None:
-        """Tell the scheduler that the checkpoint of `step` is on disk."""
+        """Tell the scheduler that the checkpoint of `step` is on disk, after which it may requeue the job at once.
+
+        Where several processes save, call it when all of them have. In a process group of `torch.distributed` each may
+        call it, and rank 0 tells the scheduler; without one, each process that calls it does.
+        """
         self.requested = False
-        event("checkpoint", step)
+        if is_first_rank():
+            event("checkpoint", step)
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
         self.requested = True

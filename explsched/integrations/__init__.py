@@ -13,12 +13,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from explsched.checkpoint import CheckpointSignal, signal_name, signal_number
 from explsched.errors import warn
 from explsched.job_options.table import METRIC
 from explsched.progress import report_values, tell
+from explsched.ranks import any_rank
 
 _EVALUATION = tuple(name + end for end in "_/" for name in ("eval", "val", "valid", "validation", "test"))
 _LONGEST_LIST = 400
@@ -121,6 +122,10 @@ class TrainerReports:
     def is_checkpoint_wanted(self) -> bool:
         """Whether the scheduler asks for a checkpoint."""
         return self._signal is not None and self._signal.requested
+
+    def agreed(self, any_process: Callable[[bool], bool] = any_rank) -> bool:
+        """As `CheckpointSignal.agreed`, whether or not this process could listen: all that train together call it."""
+        return (self._signal or CheckpointSignal()).agreed(any_process)
 
     def answered(self) -> None:
         """Nothing more is to be done here: another process reports the checkpoint, or none could be saved."""

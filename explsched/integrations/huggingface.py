@@ -4,9 +4,8 @@
     trainer.train(resume_from_checkpoint=last_checkpoint(arguments.output_dir))
 
 Evaluations that have the job's metric become reports; without evaluations, what is logged of the training. When the
-scheduler asks for a checkpoint, the trainer saves one at the end of the step; with several processes it does not, for
-these would have to agree on the step. The trainer saves it itself: where that fails, as on a full disk, the training
-ends.
+scheduler asks for a checkpoint, the trainer saves one at the end of the step, on which all processes agree. The trainer
+saves it itself: where that fails, as on a full disk, the training ends.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from pathlib import Path
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from explsched.integrations import TrainerReports
+from explsched.ranks import any_rank
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)\Z", re.ASCII)
 _WRITTEN_LAST = "trainer_state.json"
@@ -38,6 +38,7 @@ class ExplschedCallback(TrainerCallback):
 
     def __init__(self, value: str | None = None, params: Mapping[str, object] | None = None) -> None:
         self._reports = TrainerReports(value, params)
+        self._was_asked = False
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_more: object
@@ -72,10 +73,15 @@ class ExplschedCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_more: object
     ) -> None:
         """A checkpoint can be saved now."""
-        if self._reports.is_checkpoint_wanted and args.world_size == 1:
+        self._was_asked = self._reports.agreed()
+        if self._was_asked:
             control.should_save = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_more: object) -> None:
         """A checkpoint is on disk, whoever wanted it."""
+        if self._was_asked:
+            any_rank(wanted=False)  # waits for the others, each of which saves its random state, or a part of the model
         if state.is_world_process_zero:
             self._reports.saved(state.global_step)
+        else:
+            self._reports.answered()

@@ -14,6 +14,7 @@ import math
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -104,7 +105,7 @@ class ExplschedCallback(Callback):
         counts_steps = pl_module.automatic_optimization or self._step > 0  # not those of a torch optimizer by itself
         if self._path is None or (counts_steps and self._step == before):
             return
-        if trainer.strategy.reduce_boolean_decision(self._reports.is_checkpoint_wanted, all=False):
+        if self._reports.agreed(partial(trainer.strategy.reduce_boolean_decision, all=False)):
             if self._save(trainer, self._path) and trainer.is_global_zero:
                 self._reports.saved(trainer.global_step)
             else:

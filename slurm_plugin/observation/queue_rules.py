@@ -108,7 +108,7 @@ class QueueRules(Struct, frozen=True):
             return "Slurm has refused to requeue it, or to take the record of that"
         if record.deadline_s is not None:
             return "Slurm ends it if it waits until a whole run no longer fits before its --deadline"
-        if reported.ended:  # its script may go on for long
+        if reported.ended and record.state != "PENDING":  # its script may go on for long; who waits runs anew
             return "it has reported its end, and a requeue would run it again"
         if past is None or not self.budget.is_spent(past, self.now_s):
             return ""

@@ -35,11 +35,15 @@ class Example:
     needs: Sequence[str]
     quick: Sequence[str]
     endless: Sequence[str]
+    launcher: Sequence[str] = ()
 
 
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+TWO = ("-m", "wrappers.sxrun", "--", sys.executable, *TORCHRUN)
 TRAININGS = (
     Example("quickstart/train.py", (), ("--steps=20", "--step-s=0"), ("--steps=100000", "--step-s=0.01")),
     Example("pytorch_sweep/train.py", ("torch",), ("--epochs=3",), ("--epochs=100000",)),
+    Example("pytorch_ddp/train.py", ("torch",), ("--steps=20",), ("--steps=1000000",), TWO),
     Example("lightning/train.py", ("torch", "lightning"), ("--epochs=3",), ("--epochs=100000",)),
     Example("huggingface/train.py", ("torch", "transformers", "accelerate"), ("--epochs=1",), ("--epochs=100000",)),
 )
@@ -65,9 +69,15 @@ def start(example: Example, directory: Path, *more: str, sub_batches: int = 1) -
         "CUDA_VISIBLE_DEVICES": "",
         "HF_HUB_OFFLINE": "1",
     }
-    argv = [sys.executable, str(EXAMPLES / example.script), *more]
+    argv = [sys.executable, *example.launcher, str(EXAMPLES / example.script), *more]
     with (directory / "output").open("ab") as output:
         return subprocess.Popen(argv, cwd=directory, env=environment, stdout=output, stderr=output)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """A launcher ends its workers when it is told to, and leaves them when it is killed."""
+    process.terminate()
+    process.wait(60)
 
 
 def reports(directory: Path) -> list[dict[str, Any]]:
@@ -127,15 +137,13 @@ def test_a_training_saves_when_asked_and_goes_on_from_there(example: Example, tm
             assert time.monotonic() < deadline_s, "it saved and did not go on"
             time.sleep(0.1)
     finally:
-        process.kill()
-        process.wait()
+        end(process)
     (tmp_path / "reports.jsonl").unlink()
     again = start(example, tmp_path, *example.endless)
     try:
         wait_for(again, tmp_path, None)
     finally:
-        again.kill()
-        again.wait()
+        end(again)
     assert values(tmp_path)[0]["step"] > saved_step
 
 

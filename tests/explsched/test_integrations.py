@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -208,6 +211,46 @@ def test_hugging_face(job: Path, tmp_path: Path) -> None:
     assert events(job) == ["checkpoint"]
     assert [path.name for path in (tmp_path / "out").glob("checkpoint-*")] == ["checkpoint-3"]
     assert last_checkpoint(tmp_path / "out") == str(tmp_path / "out" / "checkpoint-3")
+
+
+HUGGING_FACE_IN_SEVERAL = """\
+import os, signal, torch, transformers
+from explsched.integrations.huggingface import ExplschedCallback
+
+class Line(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+
+    def forward(self, x, labels):
+        return {"loss": ((self.layer(x) - labels) ** 2).mean()}
+
+class Asking(transformers.TrainerCallback):
+    def on_step_begin(self, args, state, control, **_more):
+        if (args.process_index, state.global_step) in ((1, 2), (0, 5), (1, 5)):
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+data = [{"x": torch.tensor([1.0]), "labels": torch.tensor([2.0])}] * 16
+arguments = transformers.TrainingArguments(
+    "out", max_steps=8, save_strategy="no", report_to=[], use_cpu=True, ddp_backend="gloo", disable_tqdm=True
+)
+transformers.Trainer(Line(), arguments, train_dataset=data, callbacks=[Asking(), ExplschedCallback()]).train()
+os._exit(0)
+"""
+
+
+def test_hugging_face_in_several_processes_that_are_asked_at_different_steps(job: Path, tmp_path: Path) -> None:
+    for name in ("torch", "transformers", "accelerate"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed (explsched[examples])")
+    (tmp_path / "train.py").write_text(HUGGING_FACE_IN_SEVERAL)
+    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py"]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [line["step"] for line in lines(job) if line.get("event") == "checkpoint"] == [3, 6]
+    for step in (3, 6):
+        saved = {path.name for path in (tmp_path / "out" / f"checkpoint-{step}").iterdir()}
+        assert {"rng_state_0.pth", "rng_state_1.pth", "trainer_state.json"} <= saved
 
 
 def test_a_checkpoint_of_hugging_face_that_was_not_completed_is_passed_over(tmp_path: Path) -> None:

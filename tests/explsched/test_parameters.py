@@ -63,6 +63,31 @@ def test_a_value_may_be_a_word_of_its_own() -> None:
     assert of_command(words) == expected
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        ["torchrun", "--nproc-per-node=2", "--rdzv-id", "8", "--rdzv-endpoint=localhost:21008", "train.py"],
+        ["nohup", "/opt/bin/accelerate", "launch", "--main_process_port", "29501", "-m", "train"],
+        ["python", "-m", "torch.distributed.run", "--master-port=29501", "/home/a/train.py"],
+        ["srun", "--ntasks=2", "python", "-u", "train.py"],
+        ["python", "train.py", "--engine=x"],
+        ["python", "-m", "train", "--engine", "x"],
+    ],
+)
+def test_what_a_launcher_is_told_is_no_hyper_parameter(before: list[str]) -> None:
+    own = {"engine": "x"} if before[-1].endswith("x") else {}
+    assert of_command([*before, "--lr=0.1", "--config", "torchrun", "--file", "conf.py"]) == {
+        **own,
+        "lr": 0.1,
+        "config": "torchrun",
+    }
+
+
+def test_where_no_launcher_starts_python_nothing_is_hidden() -> None:
+    assert of_command(["./train", "--lr=0.1", "--file", "conf.py", "--engine", "srun"]) == {"lr": 0.1, "engine": "srun"}
+    assert of_command(["torchrun", "--no-python", "--nnodes=2", "train.sh", "--lr=0.1"]) == {"nnodes": 2.0, "lr": 0.1}
+
+
 def test_the_last_of_both_spellings_counts() -> None:
     assert of_command(["--lr", "0.1", "--lr=0.2", "--on", "true", "--lr", "0.3"]) == {"lr": 0.3, "on": True}
 

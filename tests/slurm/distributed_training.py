@@ -54,9 +54,11 @@ def main() -> None:
             distributed.all_reduce(loss)
             if rank == 0:
                 report(step=step + 1, loss=loss.item() / size, total_steps=steps)
-            if checkpoint.requested and rank == 0:
-                state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}
-                atomic_write(saved, lambda file, state=state: torch.save(state, file))
+            if checkpoint.agreed():
+                if rank == 0:
+                    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}
+                    atomic_write(saved, lambda file, state=state: torch.save(state, file))
+                distributed.barrier()
                 checkpoint.saved(step + 1)
             time.sleep(PACE_S)
     if rank == 0:

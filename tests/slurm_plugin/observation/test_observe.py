@@ -172,6 +172,16 @@ def test_a_job_that_has_reported_its_end_is_spared_until_its_script_begins_anoth
         assert (job.allows_preemption, job.is_preemptible, len(job.points)) == (True, is_preemptible, 1)
 
 
+@pytest.mark.parametrize("status", [{}, {"status": 0}])
+def test_a_job_that_waits_to_run_again_is_not_spared_for_the_end_of_its_former_run(
+    tmp_path: Path, status: dict[str, int]
+) -> None:
+    """As torchrun's at a requeue, which ends by itself when it is told to."""
+    (tmp_path / "5.jsonl").write_text(json.dumps({"time_s": NOW_S - 100, "event": "end", **status}) + "\n")
+    mine = {"uid": os.geteuid(), "comment": "explsched:checkpoint=USR1", "restarts": 1}
+    assert job_of(tmp_path, state="PENDING", **mine).is_preemptible
+
+
 def test_a_job_with_a_deadline_is_spared(tmp_path: Path) -> None:
     """Its next run would need its whole time limit again, after a wait of unknown length."""
     job = job_of(tmp_path, comment="explsched:checkpoint=USR1", state="RUNNING", deadline_s=NOW_S + 1e6)
