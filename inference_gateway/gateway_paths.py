@@ -121,10 +121,9 @@ class GatewayPaths:
         """Present while `gateway down` drains everything."""
         return self.root / "closing"
 
-    @property
-    def handover(self) -> Path:
-        """The id of a gateway job whose data plane is ready to take over."""
-        return self._own("handover")
+    def handover(self, job_id: int) -> Path:
+        """Present when the data plane of this gateway job is ready to take over. Empty: a full disk has no blocks."""
+        return self._own(f"handover.{job_id}")
 
     @property
     def leaving(self) -> Path:

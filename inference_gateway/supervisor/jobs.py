@@ -241,12 +241,6 @@ def _files(record: GatewayRecord) -> Files | None:
     return None
 
 
-def tell_predecessor(paths: GatewayPaths, own: int) -> None:
-    """Say that requests are taken by the job `own`. The file may have been left by a job that has died."""
-    if not paths.handover.exists() or paths.handover.read_text(encoding="ascii") != str(own):
-        paths.handover.write_text(str(own), encoding="ascii")
-
-
 @dataclass(slots=True)
 class Succession:
     """Keeps exactly one job in the queue that succeeds the job `own`, and releases it when the time limit is near.
@@ -273,14 +267,13 @@ class Succession:
 
     def taken_over(self) -> bool:
         """Whether the released successor has a data plane that takes requests."""
-        if not self.handing_over:
+        if not self.handing_over or self._successor is None:
             return False
-        try:
-            return self.paths.handover.read_text(encoding="ascii") == str(self._successor)
-        except FileNotFoundError:
-            # It removes the file once it has the address, which may be sooner than Slurm answers us.
-            record = state.holder(self.paths)
-            return record is not None and record.job_id not in (None, self.own)
+        if self.paths.handover(self._successor).exists():
+            return True
+        # It removes the file once it has the address, which may be sooner than Slurm answers us.
+        record = state.holder(self.paths)
+        return record is not None and record.job_id not in (None, self.own)
 
     def coming(self) -> bool:
         """Whether a successor was released but does not take requests yet."""

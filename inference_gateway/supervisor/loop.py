@@ -213,8 +213,9 @@ class Supervisor:
 
     def _announce(self) -> None:
         """Publish the address once the data plane has the existing replicas."""
-        if self._job_id is not None:
-            jobs.tell_predecessor(self._paths, self._job_id)
+        ready = None if self._job_id is None else self._paths.handover(self._job_id)
+        if ready is not None and not ready.exists():
+            ready.touch()  # which tells the predecessor
         if self._reported() is None and not self._follows() and time.time() < self._began_s + _ADOPTION_S:
             return
         listen = self._revision.now.section.listen
@@ -224,7 +225,8 @@ class Supervisor:
         record = state.GatewayRecord(*who, str(self._run_directory), self._began_s, socket.gethostname())
         if not state.announce(self._paths, record):
             return
-        self._paths.handover.unlink(missing_ok=True)
+        if ready is not None:
+            ready.unlink(missing_ok=True)
         self._announced = True
         log.event(_LOG, logging.INFO, "serving", url=url, job=self._job_id)
 

@@ -290,13 +290,11 @@ class TestHandover:
     def test_a_successor_is_coming_until_it_takes_requests(self, gateway: Gateway, paths: GatewayPaths) -> None:
         gateway.at(3300)
         assert (gateway.succession.coming(), gateway.succession.taken_over()) == (True, False)
-        paths.handover.write_text("")
-        assert gateway.succession.coming(), "half written"
-        paths.handover.write_text(str(OWN))
+        paths.handover(OWN).touch()
         assert gateway.succession.coming(), "our own word from our start"
-        paths.handover.write_text("8")
+        paths.handover(8).touch()
         assert gateway.succession.coming(), "left by a job that has died"
-        paths.handover.write_text(str(max(gateway.slurm.known)))
+        paths.handover(max(gateway.slurm.known)).touch()
         assert (gateway.succession.coming(), gateway.succession.taken_over()) == (False, True)
         gateway.succession.handing_over = False
         assert not gateway.succession.taken_over(), "it was not set free by this one"
