@@ -33,8 +33,8 @@ from inference_gateway.errors import GatewayError
 from inference_gateway.model import Endpoint, authority
 from inference_gateway.supervisor import jobs
 from inference_gateway.supervisor.child import Child
-from inference_gateway.supervisor.jobs import Succession, predecessor
 from inference_gateway.supervisor.reloads import Revision, accepted_files
+from inference_gateway.supervisor.succession import Succession, predecessor
 from slurm_plugin.client.cli import CliClient
 
 _LOG = logging.getLogger("explsched.gateway")
@@ -89,6 +89,10 @@ class Supervisor:
             GatewayError: HAProxy or the activator does not start.
 
         """
+        with gateway_paths.supervised(self._run_directory):
+            self._run()
+
+    def _run(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(number, self._on_signal)
         record = state.holder(self._paths)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import pytest
 
 from explsched.errors import SlurmUnreachableError
-from inference_gateway import accepted
+from inference_gateway import accepted, gateway_paths
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
 from inference_gateway.control.planes import NO_MORE_S, PlaneReport
@@ -26,9 +26,9 @@ from inference_gateway.dataplane.settings import GatewaySettings
 from inference_gateway.errors import ActivatorError, GatewayError, StartError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import Endpoint, ServerState, Traffic
-from inference_gateway.supervisor import jobs, loop
-from inference_gateway.supervisor.jobs import Succession
+from inference_gateway.supervisor import jobs, loop, succession
 from inference_gateway.supervisor.loop import Supervisor
+from inference_gateway.supervisor.succession import Succession
 from slurm_plugin.client.records import SlurmJob
 from tests.inference_gateway.control.doubles import job as record
 from tests.slurm_kit import NOW_S, FakeSlurm
@@ -177,7 +177,7 @@ class Gateway:
         self.handlers: dict[int, Callable[[int, FrameType | None], None]] = {}
         monkeypatch.setattr(signal, "signal", self.handlers.__setitem__)
         monkeypatch.setattr(tempfile, "tempdir", str(directory))
-        for module in (loop, jobs):
+        for module in (loop, jobs, succession):
             monkeypatch.setattr(module, "time", self.script)
         self.planes: list[Plane] = []
         self.controls: list[Control] = []
@@ -354,6 +354,16 @@ class TestTheAddress:
 
 
 class TestTheEnd:
+    def test_others_see_that_its_directory_is_in_use(self, gateway: Gateway) -> None:
+        seen: list[bool] = []
+
+        def look() -> None:
+            with gateway_paths.supervised(gateway.plane.settings.directory) as ours:
+                seen.append(ours)
+
+        gateway.run(look, gateway.term)
+        assert seen == [False]
+
     def test_on_sigterm_requests_get_ten_seconds(self, gateway: Gateway) -> None:
         run_directory = gateway.plane.settings.directory
         assert gateway.run(nothing, gateway.term, nothing) == 1
