@@ -137,7 +137,7 @@ class GatewayPaths:
 
     @property
     def accepted(self) -> Path:
-        """Directory with the services file and the key file as last accepted."""
+        """Directory with the services file, the key file and the certificate as last accepted."""
         return self.root / "accepted"
 
     @property

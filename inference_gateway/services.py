@@ -13,7 +13,6 @@ from msgspec.structs import asdict, replace
 
 from explsched import strict_yaml
 from explsched.strict_yaml import ConfigError, Key
-from inference_gateway.dataplane import settings
 from inference_gateway.dataplane.open_paths import path_faults
 from inference_gateway.errors import GatewayError
 from inference_gateway.scaling.rules import Bounds, build
@@ -79,12 +78,8 @@ def _resolved(section: GatewaySection, file: Path) -> GatewaySection:
             raise ConfigError(f"{file}: {key}: the user in {str(path)!r} has no home directory, or is none") from error
 
     found = section.listen
-    certificate = at("listen.certificate", found.certificate)
-    if certificate is not None and not settings.CERTIFICATE.fullmatch(str(certificate)):
-        raise ConfigError(
-            f"{file}: listen.certificate: found '{certificate}', accepted: ASCII letters, digits and `_./~+-`"
-        )
-    listen = replace(found, certificate=certificate, keys=at("listen.keys", found.keys))
+    certificate, keys = at("listen.certificate", found.certificate), at("listen.keys", found.keys)
+    listen = replace(found, certificate=certificate, keys=keys)
     return replace(section, directory=at("directory", section.directory), listen=listen)
 
 

@@ -180,7 +180,7 @@ class Supervisor:
     def _try_others(self, in_force: Accepted) -> None:
         """Let the next start be with the files of now, the one after it with those in force again, and so on.
 
-        HAProxy may refuse either: those in force if the certificate that they name is gone.
+        HAProxy may refuse either: those in force, for instance, if it is of another version on this node.
         """
         try:
             new = accepted.changed(in_force) if self._revision.now == in_force else in_force

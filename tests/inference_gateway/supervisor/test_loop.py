@@ -572,7 +572,7 @@ class TestAnEditedFile:
         assert kept == accepted.read(gateway.services)
 
     def test_a_gateway_starts_again_on_a_full_disk(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-        def refuse(path: Path, _text: str) -> None:
+        def refuse(path: Path, _text: str, *, mode: int) -> None:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
         monkeypatch.setattr(accepted, "replace_file", refuse)
@@ -621,7 +621,7 @@ class TestAnEditedFile:
     def test_a_successor_starts_with_the_edited_file_or_the_one_in_force(
         self, place: Path, monkeypatch: pytest.MonkeyPatch, refused: str
     ) -> None:
-        """The one in force may name a certificate that is gone, the edited one one that is not there yet."""
+        """This node's HAProxy may be of another version; the edited one may have a certificate without its key."""
         gateway = Gateway(place, monkeypatch, after=9, in_job=True)
         accepted.read(gateway.services).keep()
         gateway.services.write_text(self.MORE)
