@@ -136,6 +136,15 @@ def read(services_path: Path, slot: int = 1) -> Accepted:
     return Accepted(services_path.resolve(), section, found, text, keys_text, slot, certificate)
 
 
+def section_in_force(paths: GatewayPaths, services_path: Path) -> GatewaySection | None:
+    """As `kept`, but the services file alone. Raises also `GatewayError` where it is another user's."""
+    saved = paths.accepted / _SERVICES
+    try:
+        return services.read(saved, services_path)[0] if saved.exists() else None
+    except OSError as error:
+        raise GatewayError(f"{saved}: {error.strerror}") from error
+
+
 def kept(directory: Path, services_path: Path, slot: int = 1) -> Accepted | None:
     """The saved files; None if there are none. Paths in them are relative to `services_path`. Raises `ConfigError`."""
     if not (directory / _SERVICES).exists():

@@ -46,6 +46,15 @@ def read(path: Path, shown_as: Path) -> tuple[GatewaySection, str]:
     return parse(text, shown_as), text
 
 
+def directory_of(path: Path) -> Path:
+    """The directory of a gateway's state by a services file with faults. Raises `ConfigError` if it cannot be read."""
+    known = strict_yaml.top_level(strict_yaml.file_text(path))
+    named = known.get("directory", "null")
+    directory = None if named in ("", "~", "null") else Path(named)
+    found = GatewaySection(services={}, name=known.get("name", GatewaySection(services={}).name), directory=directory)
+    return _resolved(found, path).state_directory
+
+
 def parse(text: str, path: Path) -> GatewaySection:
     """Check the text of a services file. Messages name `path`, and relative paths start from its directory.
 
