@@ -10,6 +10,7 @@ import inspect
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import date
 from difflib import get_close_matches
 from pathlib import Path
@@ -63,6 +64,23 @@ def mapping(text: str, path: Path) -> dict[object, object]:
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: must be a mapping of keys to values, found a {type(data).__name__}")
     return data
+
+
+def top_level(text: str) -> dict[str, str]:
+    """The keys of a file with plain values, as text, up to the first place that is not YAML."""
+    found: dict[str, str] = {}
+    key: str | None = None
+    depth = 0
+    with suppress(yaml.YAMLError):
+        for event in yaml.parse(text, yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth != 1 or not isinstance(event, yaml.ScalarEvent):
+                key = None
+            elif key is None:
+                key = event.value
+            else:
+                found[key], key = event.value, None
+    return found
 
 
 def read(

@@ -1,4 +1,4 @@
-"""The services file and the key file as last accepted.
+"""The services file, the key file and the certificate as last accepted.
 
 The gateway continues with the accepted files when a file has become invalid, and through restarts of its parts: the
 running configuration changes only when a valid file is loaded.
@@ -6,9 +6,10 @@ running configuration changes only when a valid file is loaded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from explsched import strict_yaml
 from explsched.atomic_file import replace_file
 from explsched.strict_yaml import ConfigError
 from inference_gateway import key_file, services
@@ -28,14 +29,15 @@ from inference_gateway.sections import GatewaySection, ServiceSection
 
 _SERVICES = "services.yaml"
 _KEYS = "keys.yaml"
+_CERTIFICATE = "certificate.pem"
 _LONGEST_RETRY_S = 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The contents of both files, validated, and their texts. `services_path` is the path of the services file.
+    """The contents of the files, validated, and their texts. `services_path` is the path of the services file.
 
-    `slot` is 2 for the second of two gateways.
+    `slot` is 2 for the second of two gateways. `certificate` is the text of `listen.certificate`, with its private key.
     """
 
     services_path: Path
@@ -44,6 +46,7 @@ class Accepted:
     services_text: str
     keys_text: str
     slot: int = 1
+    certificate: str | None = field(default=None, repr=False)
 
     @property
     def paths(self) -> GatewayPaths:
@@ -74,7 +77,7 @@ class Accepted:
             page=listen.page,
             authentication="none" if listen.keys is None else "keys",
             keys=self.keys,
-            certificate=listen.certificate,
+            certificate=self.certificate,
             threads=listen.threads,
             connection_limit=listen.connection_limit,
             source_connections=listen.source_connections,
@@ -98,23 +101,30 @@ class Accepted:
         self.settings(Path("/tmp/explsched"))  # noqa: S108  only checked
 
     def keep(self) -> None:
-        """Save both files in a directory that only the user may enter. Raises `GatewayError` (disk full).
+        """Save the files in a directory that only the user may enter. Raises `GatewayError` (disk full).
 
         What is saved already is not written again, so that a gateway can start while the disk is full.
         """
         directory = self.paths.accepted
+        texts = {_SERVICES: self.services_text, _KEYS: self.keys_text}
+        texts |= {} if self.certificate is None else {_CERTIFICATE: self.certificate}
         try:
             directory.mkdir(mode=0o700, exist_ok=True)
-            for name, text in ((_SERVICES, self.services_text), (_KEYS, self.keys_text)):
+            for name, text in texts.items():
                 path = directory / name
                 if not path.exists() or path.read_bytes() != text.encode():
-                    replace_file(path, text)
+                    replace_file(path, text, mode=0o600)
+            if self.certificate is None:
+                (directory / _CERTIFICATE).unlink(missing_ok=True)
         except OSError as error:
             raise GatewayError(f"{error.filename or directory}: cannot be written: {error.strerror}") from error
 
 
 def read(services_path: Path, slot: int = 1) -> Accepted:
-    """Read and check the services file and its key file. Raises `ConfigError` listing every fault."""
+    """Read and check the services file and its key file, and read the certificate, which HAProxy checks.
+
+    Raises `ConfigError` listing every fault.
+    """
     section, text = services.read(services_path, services_path)
     found, keys_text = key_file.read(section.listen.keys, section.listen.keys)
     unknown = [(key.name, name) for key in found for name in key.services if name not in section.services]
@@ -122,7 +132,17 @@ def read(services_path: Path, slot: int = 1) -> Accepted:
         known = ", ".join(section.services)
         where = f"{section.listen.keys}: keys"
         raise ConfigError("\n".join(f"{where}.{key}.services: no service {name!r} ({known})" for key, name in unknown))
-    return Accepted(services_path.resolve(), section, found, text, keys_text, slot)
+    certificate = _text(section.listen.certificate)
+    return Accepted(services_path.resolve(), section, found, text, keys_text, slot, certificate)
+
+
+def section_in_force(paths: GatewayPaths, services_path: Path) -> GatewaySection | None:
+    """As `kept`, but the services file alone. Raises also `GatewayError` where it is another user's."""
+    saved = paths.accepted / _SERVICES
+    try:
+        return services.read(saved, services_path)[0] if saved.exists() else None
+    except OSError as error:
+        raise GatewayError(f"{saved}: {error.strerror}") from error
 
 
 def kept(directory: Path, services_path: Path, slot: int = 1) -> Accepted | None:
@@ -131,11 +151,18 @@ def kept(directory: Path, services_path: Path, slot: int = 1) -> Accepted | None
         return None
     section, text = services.read(directory / _SERVICES, services_path)
     found, keys_text = key_file.read(directory / _KEYS, section.listen.keys)
-    return Accepted(services_path.resolve(), section, found, text, keys_text, slot)
+    saved, named = directory / _CERTIFICATE, section.listen.certificate
+    # A gateway that this version has not reloaded yet has saved none.
+    certificate = _text(saved if named is not None and saved.exists() else named)
+    return Accepted(services_path.resolve(), section, found, text, keys_text, slot, certificate)
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else strict_yaml.file_text(path)
 
 
 def changed(now: Accepted) -> Accepted:
-    """Read both files again. Raises `ConfigError`, also for a key that cannot be changed while the gateway is up."""
+    """Read the files again. Raises `ConfigError`, also for a key that cannot be changed while the gateway is up."""
     new = read(now.services_path, now.slot)
     wanted = unchangeable(new.section)
     for key, was in unchangeable(now.section).items():

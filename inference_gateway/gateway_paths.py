@@ -8,7 +8,8 @@ import os
 import shutil
 import stat
 import tempfile
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,7 +50,11 @@ class GatewayPaths:
         Raises `OSError`.
         """
         self.make()
-        return private(name if self.slot == 1 else f"{name}-second", job_id)
+        return private(self.private_name(name), job_id)
+
+    def private_name(self, name: str) -> str:
+        """The name by which `private` and `left` know the gateway `name`."""
+        return name if self.slot == 1 else f"{name}-second"
 
     @property
     def address(self) -> Path:
@@ -121,10 +126,9 @@ class GatewayPaths:
         """Present while `gateway down` drains everything."""
         return self.root / "closing"
 
-    @property
-    def handover(self) -> Path:
-        """The id of a gateway job whose data plane is ready to take over."""
-        return self._own("handover")
+    def handover(self, job_id: int) -> Path:
+        """Present when the data plane of this gateway job is ready to take over. Empty: a full disk has no blocks."""
+        return self._own(f"handover.{job_id}")
 
     @property
     def leaving(self) -> Path:
@@ -133,7 +137,7 @@ class GatewayPaths:
 
     @property
     def accepted(self) -> Path:
-        """Directory with the services file and the key file as last accepted."""
+        """Directory with the services file, the key file and the certificate as last accepted."""
         return self.root / "accepted"
 
     @property
@@ -202,7 +206,7 @@ def private(name: str, job_id: int | None) -> Path:
 
     Its name can be guessed: where somebody else has taken it the directory gets another one. Raises `OSError`.
     """
-    usual = Path(tempfile.gettempdir()) / f"explsched-gateway-{os.getuid()}-{name}-{job_id or 'local'}"
+    usual = Path(tempfile.gettempdir()) / f"{_private_prefix(name)}{job_id or 'local'}"
     for path in (usual, *sorted(usual.parent.glob(f"{usual.name}.*"))):
         if _is_ours_alone(path):
             return path
@@ -211,6 +215,36 @@ def private(name: str, job_id: int | None) -> Path:
     except FileExistsError:
         return Path(tempfile.mkdtemp(prefix=f"{usual.name}.", dir=usual.parent))
     return usual
+
+
+def _private_prefix(name: str) -> str:
+    return f"explsched-gateway-{os.getuid()}-{name}-"
+
+
+def left(name: str, active: Collection[int]) -> list[Path]:
+    """The private directories on this node of a gateway's jobs, all but the `active` ones."""
+    prefix = _private_prefix(name)
+    found = ((path, path.name.removeprefix(prefix)) for path in Path(tempfile.gettempdir()).glob(f"{prefix}*"))
+    jobs = ((path, after.partition(".")[0]) for path, after in found)
+    return [path for path, job in jobs if job.isdecimal() and int(job) not in active and _is_ours_alone(path)]
+
+
+@contextmanager
+def supervised(directory: Path) -> Iterator[bool]:
+    """Supervise in a private directory for the block; yields False if another process does. Raises `OSError`.
+
+    The kernel tells when a process ends, also where its directory is seen by another name.
+    """
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(handle)
 
 
 def _is_ours_alone(path: Path) -> bool:

@@ -13,7 +13,6 @@ from msgspec.structs import asdict, replace
 
 from explsched import strict_yaml
 from explsched.strict_yaml import ConfigError, Key
-from inference_gateway.dataplane import settings
 from inference_gateway.dataplane.open_paths import path_faults
 from inference_gateway.errors import GatewayError
 from inference_gateway.scaling.rules import Bounds, build
@@ -45,6 +44,15 @@ def read(path: Path, shown_as: Path) -> tuple[GatewaySection, str]:
     """The services file at `path` and its text; messages name `shown_as`. Raises `ConfigError`."""
     text = strict_yaml.file_text(path)
     return parse(text, shown_as), text
+
+
+def directory_of(path: Path) -> Path:
+    """The directory of a gateway's state by a services file with faults. Raises `ConfigError` if it cannot be read."""
+    known = strict_yaml.top_level(strict_yaml.file_text(path))
+    named = known.get("directory", "null")
+    directory = None if named in ("", "~", "null") else Path(named)
+    found = GatewaySection(services={}, name=known.get("name", GatewaySection(services={}).name), directory=directory)
+    return _resolved(found, path).state_directory
 
 
 def parse(text: str, path: Path) -> GatewaySection:
@@ -79,12 +87,8 @@ def _resolved(section: GatewaySection, file: Path) -> GatewaySection:
             raise ConfigError(f"{file}: {key}: the user in {str(path)!r} has no home directory, or is none") from error
 
     found = section.listen
-    certificate = at("listen.certificate", found.certificate)
-    if certificate is not None and not settings.CERTIFICATE.fullmatch(str(certificate)):
-        raise ConfigError(
-            f"{file}: listen.certificate: found '{certificate}', accepted: ASCII letters, digits and `_./~+-`"
-        )
-    listen = replace(found, certificate=certificate, keys=at("listen.keys", found.keys))
+    certificate, keys = at("listen.certificate", found.certificate), at("listen.keys", found.keys)
+    listen = replace(found, certificate=certificate, keys=keys)
     return replace(section, directory=at("directory", section.directory), listen=listen)
 
 

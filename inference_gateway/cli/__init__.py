@@ -9,7 +9,8 @@ import click
 from explsched.cli import RegisteredCommands
 from explsched.entry_points import GATEWAY_COMMANDS
 from explsched.errors import UnknownNameError
-from inference_gateway import services
+from explsched.strict_yaml import ConfigError
+from inference_gateway import accepted, services
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.sections import GatewaySection
 
@@ -42,6 +43,20 @@ def opened(services_path: Path) -> tuple[GatewaySection, GatewayPaths]:
     """The services file, read, and the paths of the gateway's files. Raises `ConfigError`."""
     section = services.load(services_path)
     return section, GatewayPaths(section.state_directory)
+
+
+def opened_in_force(services_path: Path) -> tuple[GatewaySection, GatewayPaths]:
+    """As `opened`, for a gateway that may run: if the file has a fault, by the file that was last accepted."""
+    try:
+        return opened(services_path)
+    except ConfigError as error:
+        paths = GatewayPaths(services.directory_of(services_path))
+        section = accepted.section_in_force(paths, services_path)
+        if section is None:
+            there = f"{paths.accepted} has no file that was accepted, by which this command could go"
+            raise ConfigError(f"{error}\n{there}") from error
+        click.echo(f"{error}\ngoing by the accepted file, in {paths.accepted}", err=True)
+        return section, paths
 
 
 def known_service(section: GatewaySection, name: str) -> None:

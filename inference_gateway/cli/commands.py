@@ -15,7 +15,7 @@ from explsched import log
 from explsched.cli import alternative, examples, json_option, keys_option
 from explsched.tables import Column, lines, room
 from inference_gateway import accepted
-from inference_gateway.cli import keepalived, known_service, opened, services_option
+from inference_gateway.cli import keepalived, known_service, opened, opened_in_force, services_option
 from inference_gateway.control import state
 from inference_gateway.control.replica import ACTIVE
 from inference_gateway.control.report import ReplicaReport, Report, ServiceReport
@@ -109,11 +109,15 @@ _POLL_S = 1.0
 @click.option("--now", "how", flag_value="now", help="Cancel at once; requests in flight are lost.")
 def down(services_path: Path, how: str | None) -> None:
     """Drain and cancel all replicas, then the gateway."""
-    section, paths = opened(services_path)
+    section, paths = opened_in_force(services_path)
     client = CliClient(section.slurm.timeout_s)
     gateways = jobs.active_jobs(client, section.name)
-    jobs.cancel(client, [found.job_id for found in gateways if found.state == "PENDING"])
     shown = state.read(paths.status, Report)
+    is_here = paths.root.exists() and (shown is None or shown.gateway == section.name)
+    if not (is_here or gateways or _replicas(client, section.name)):
+        other = f", which is of gateway {shown.gateway}" if shown else ""
+        raise GatewayError(f"gateway {section.name} is not up: it has no job, and nothing in {paths.root}{other}")
+    jobs.cancel(client, [found.job_id for found in gateways if found.state == "PENDING"])
     controlled = shown is not None and time.time() - shown.time_s < _MARGIN_S
     try:
         if paths.root.exists():
@@ -200,11 +204,12 @@ def scale(services_path: Path, service: str, replicas: int) -> None:
 
     Also restarts a service that gave up after failed starts.
     """
-    section, paths = opened(services_path)
+    section, paths = opened_in_force(services_path)
+    section = accepted.section_in_force(paths, services_path) or section
     known_service(section, service)
     most = section.services[service].scale.max
     if replicas > most:
-        raise GatewayError(f"{service}: {replicas} is above services.{service}.scale.max, {most}")
+        raise GatewayError(f"{service}: {replicas} is above services.{service}.scale.max, {most}, which is in force")
     if not paths.root.exists():
         raise GatewayError(f"gateway {section.name} has never been up: {paths.root} is missing")
     overrides = state.read(paths.overrides, dict[str, Override]) or {}
@@ -229,7 +234,7 @@ _LOAD = tuple(Column(title, ">") for title in ("RUNNING", "WAITING", "KV_CACHE")
 @json_option
 def status(*, services_path: Path, as_json: bool) -> None:
     """Show the services of a gateway and their replicas. Exits 1 if its control plane does not report."""
-    section, paths = opened(services_path)
+    section, paths = opened_in_force(services_path)
     shown = state.read(paths.status, Report)
     if shown is None:
         raise GatewayError(f"gateway {section.name} has not reported yet: {paths.status} is missing")
@@ -336,7 +341,7 @@ def address(services_path: Path, shared: str | None, interface: str, router_id: 
 
     `gateway services` shows which file holds them.
     """
-    section, paths = opened(services_path)
+    section, paths = opened_in_force(services_path)
     if shared is not None:
         for text in keepalived.configurations(section, shared, interface, router_id):
             click.echo(text, nl=False)
@@ -355,7 +360,7 @@ def address(services_path: Path, shared: str | None, interface: str, router_id: 
 @click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(1), help="Lines from the end.")
 def logs(services_path: Path, service: str | None, lines: int) -> None:
     """Print the gateway's event log (JSON lines), or with SERVICE what its newest replica printed."""
-    section, paths = opened(services_path)
+    section, paths = opened_in_force(services_path)
     path = paths.events
     if service is not None:
         known_service(section, service)

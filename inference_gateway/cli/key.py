@@ -19,7 +19,7 @@ from explsched.cli import alternative, examples, json_option
 from explsched.errors import ExplschedError
 from explsched.tables import Column, csv_text, lines, room
 from inference_gateway import key_file
-from inference_gateway.cli import opened, services_option
+from inference_gateway.cli import opened, opened_in_force, services_option
 from inference_gateway.control.usage import DayUsage, read
 from inference_gateway.errors import GatewayError
 from inference_gateway.key_file import KeySection, new_key
@@ -170,7 +170,7 @@ def usage(services_path: Path, by: tuple[str, ...], days: int, form: str | None)
 
     Tokens are estimated where an answer has no counts: a stream without `usage`, or a client that disconnected early.
     """
-    section, paths = opened(services_path)
+    section, paths = opened_in_force(services_path)
     known = {} if section.listen.keys is None else key_file.sections(section.listen.keys)
     since = (date.fromtimestamp(time.time()) - timedelta(days=days - 1)).isoformat()  # a day may have 23 or 25 hours
     chosen = by or ("key", "service")

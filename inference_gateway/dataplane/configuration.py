@@ -119,25 +119,17 @@ def server_arguments(
     return f"{_address(settings, endpoint)}{_ring_id(service, endpoint)} {_watch(service)}{proof}"
 
 
-def trust(settings: GatewaySettings) -> dict[Path, str]:
+def certificates(settings: GatewaySettings) -> dict[Path, str]:
     """The certificates of the settings, by file."""
     files = Files(settings.directory)
-    if settings.trust is None:
-        return {}
-    return {files.authority: settings.trust.authority, files.gateway_certificate: settings.trust.certificate}
+    found = {} if settings.certificate is None else {files.certificate: settings.certificate}
+    if settings.trust is not None:
+        found |= {files.authority: settings.trust.authority, files.gateway_certificate: settings.trust.certificate}
+    return found
 
 
-def render(
-    settings: GatewaySettings,
-    endpoints: Mapping[str, Sequence[Endpoint]],
-    connections: int,
-    certificate_version: str = "",
-) -> str:
-    """HAProxy's configuration for `connections` clients, with the replicas that take requests now (`endpoints`).
-
-    `certificate_version` changes with the certificate's file, so that a new certificate changes the text and causes a
-    reload.
-    """
+def render(settings: GatewaySettings, endpoints: Mapping[str, Sequence[Endpoint]], connections: int) -> str:
+    """HAProxy's configuration for `connections` clients, with the replicas that take requests now (`endpoints`)."""
     files = Files(settings.directory)
     services = (
         _service(service, files, settings.authentication, _proof(settings))
@@ -150,7 +142,6 @@ def render(
         connections=connections,
         proof=_proof(settings),
         of_one_source=settings.of_one_source(connections),
-        certificate_version=certificate_version,
         services="".join(services),
         limited=any(key.requests_per_minute is not None for key in settings.keys),
         restricted=any(key.services for key in settings.keys),

@@ -39,6 +39,11 @@ class Files:
         return self.directory / "gateway.pem"
 
     @property
+    def certificate(self) -> Path:
+        """The certificate and key that the gateway shows its clients, mode 0600."""
+        return self.directory / "certificate.pem"
+
+    @property
     def page(self) -> Path:
         """The chat page."""
         return self.directory / "chat.html"
@@ -220,11 +225,3 @@ def write(path: Path, text: str) -> None:
         replace_file(path, text, mode=0o600)
     except OSError as error:
         raise StartError(f"{path}: cannot be written: {error.strerror}") from error
-
-
-def version(path: Path | None) -> str:
-    """A text that changes when the file changes; empty for None and for a missing file."""
-    if path is None or not path.exists():
-        return ""
-    found = path.stat()
-    return f"{found.st_ino} {found.st_size} {found.st_mtime_ns}"

@@ -13,12 +13,12 @@ from explsched.atomic_file import replace_file
 from inference_gateway.dataplane import runtime
 from inference_gateway.dataplane.configuration import (
     BACKEND_PREFIX,
+    certificates,
     long_from,
     maps,
     ms_per_byte,
     render,
     server_arguments,
-    trust,
 )
 from inference_gateway.dataplane.endpoints import (
     ActivatorProcess,
@@ -28,7 +28,7 @@ from inference_gateway.dataplane.endpoints import (
     read_state,
     services_text,
 )
-from inference_gateway.dataplane.files import Files, version, write
+from inference_gateway.dataplane.files import Files, write
 from inference_gateway.dataplane.process import HaproxyProcess, affordable_connections
 from inference_gateway.dataplane.runtime import RuntimeApi, haproxy_version
 from inference_gateway.dataplane.settings import GatewaySettings
@@ -286,13 +286,13 @@ class HaproxyDataPlane:
         connections = affordable_connections(settings.connection_limit, count)
         return {
             **maps(settings),
-            **trust(settings),
+            **certificates(settings),
             self.files.batches: msgspec.json.encode(settings.batches, enc_hook=str).decode(),
             self.files.services: services_text(settings.services),
             self.files.turns: TURNS.read_text(encoding="utf-8"),
             self.files.prompts: PROMPTS.read_text(encoding="utf-8"),
             self.files.page: PAGE.read_text(encoding="utf-8"),
-            self.files.configuration: render(settings, endpoints, connections, version(settings.certificate)),
+            self.files.configuration: render(settings, endpoints, connections),
         }
 
     def _ready(self, service: str) -> tuple[Endpoint, ...]:

@@ -33,8 +33,8 @@ from inference_gateway.errors import GatewayError
 from inference_gateway.model import Endpoint, authority
 from inference_gateway.supervisor import jobs
 from inference_gateway.supervisor.child import Child
-from inference_gateway.supervisor.jobs import Succession, predecessor
 from inference_gateway.supervisor.reloads import Revision, accepted_files
+from inference_gateway.supervisor.succession import Succession, predecessor
 from slurm_plugin.client.cli import CliClient
 
 _LOG = logging.getLogger("explsched.gateway")
@@ -89,6 +89,10 @@ class Supervisor:
             GatewayError: HAProxy or the activator does not start.
 
         """
+        with gateway_paths.supervised(self._run_directory):
+            self._run()
+
+    def _run(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(number, self._on_signal)
         record = state.holder(self._paths)
@@ -176,7 +180,7 @@ class Supervisor:
     def _try_others(self, in_force: Accepted) -> None:
         """Let the next start be with the files of now, the one after it with those in force again, and so on.
 
-        HAProxy may refuse either: those in force if the certificate that they name is gone.
+        HAProxy may refuse either: those in force, for instance, if it is of another version on this node.
         """
         try:
             new = accepted.changed(in_force) if self._revision.now == in_force else in_force
@@ -213,8 +217,9 @@ class Supervisor:
 
     def _announce(self) -> None:
         """Publish the address once the data plane has the existing replicas."""
-        if self._job_id is not None:
-            jobs.tell_predecessor(self._paths, self._job_id)
+        ready = None if self._job_id is None else self._paths.handover(self._job_id)
+        if ready is not None and not ready.exists():
+            ready.touch()  # which tells the predecessor
         if self._reported() is None and not self._follows() and time.time() < self._began_s + _ADOPTION_S:
             return
         listen = self._revision.now.section.listen
@@ -224,7 +229,8 @@ class Supervisor:
         record = state.GatewayRecord(*who, str(self._run_directory), self._began_s, socket.gethostname())
         if not state.announce(self._paths, record):
             return
-        self._paths.handover.unlink(missing_ok=True)
+        if ready is not None:
+            ready.unlink(missing_ok=True)
         self._announced = True
         log.event(_LOG, logging.INFO, "serving", url=url, job=self._job_id)
 

@@ -11,6 +11,7 @@ from inference_gateway import accepted
 from inference_gateway.cli import commands as down
 from inference_gateway.control import state
 from inference_gateway.control.report import Report
+from inference_gateway.errors import GatewayError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.supervisor import jobs
 from tests.inference_gateway.control.doubles import job as record
@@ -181,8 +182,21 @@ def test_a_start_that_is_under_way_decides(site: Site) -> None:
     assert (site.slurm.cancelled, site.now_s - NOW_S) == ([2], 3)
 
 
-def test_one_that_was_never_up_leaves_no_trace(site: Site, tmp_path: Path) -> None:
-    (tmp_path / "services.yaml").write_text(SERVICES.replace("name: t", "name: u").replace("state", "other"))
-    assert site.down() == "gateway u: down\n"
-    assert site.slurm.cancelled == []
-    assert not (tmp_path / "other").exists()
+@pytest.mark.parametrize("directory", ["state", "other"])
+def test_one_that_is_not_up_is_no_success(site: Site, tmp_path: Path, directory: str) -> None:
+    """The name, or name and directory, were edited before `down`: the gateway goes on under the former ones."""
+    site.reported(0)
+    text = SERVICES.replace("name: t", "name: u").replace("directory: state", f"directory: {directory}")
+    (tmp_path / "services.yaml").write_text(text)
+    done = CliRunner().invoke(down.down, ["-s", str(tmp_path / "services.yaml")])
+    assert isinstance(done.exception, GatewayError)
+    of_t = ", which is of gateway t" if directory == "state" else ""
+    assert str(done.exception) == f"gateway u is not up: it has no job, and nothing in {tmp_path / directory}{of_t}"
+    assert (site.slurm.cancelled, site.paths.closing.exists(), (tmp_path / "other").exists()) == ([], False, False)
+
+
+def test_it_ends_the_gateway_in_force_where_the_edited_file_has_a_fault(site: Site, tmp_path: Path) -> None:
+    accepted.read(tmp_path / "services.yaml").keep()
+    (tmp_path / "services.yaml").write_text(SERVICES.replace("drain_deadline_s: 100", "drain: 100"))
+    assert "gateway t: down, 2 replicas cancelled undrained\n" in site.down()
+    assert site.slurm.cancelled == [2, 3, 4, 1]

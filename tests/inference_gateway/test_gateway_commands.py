@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from explsched.cli import root
 from explsched.errors import ExplschedError
+from inference_gateway import accepted
 from inference_gateway.control import state
 from inference_gateway.control.report import ReplicaReport, Report, ServiceReport
 from inference_gateway.control.state import Override
@@ -106,6 +107,52 @@ def test_scale_is_held_to_the_file(place: Path) -> None:
     found = state.read(place / "state" / "overrides.json", dict[str, Override])
     assert found is not None
     assert found["chat"].minimum == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SERVICES.replace("models", "modells"),
+        SERVICES.replace("[llama]", "[llama"),
+        SERVICES.replace("name: t", "name: t\nname: t"),
+        "&a: b\n" + SERVICES.replace("models: [llama]", "- models"),
+    ],
+    ids=["key", "bracket", "twice", "indentation"],
+)
+class TestAFault:
+    """Of an edit, in an outage: the file in force is known."""
+
+    @pytest.fixture
+    def up(self, place: Path, text: str) -> Path:
+        now = accepted.read(place / "services.yaml")
+        now.paths.make()
+        now.keep()
+        (place / "services.yaml").write_text(text)
+        return place
+
+    def test_commands_go_by_the_file_in_force(self, up: Path) -> None:
+        state.save(up / "state" / "status.json", report(time.time()))
+        (up / "state" / "address").write_text("http://h:1\n")
+        for argv in (("status",), ("address",), ("usage",), ("scale", "chat", "2")):
+            done = invoke(*argv)
+            assert done.exit_code == 0, done.output
+            assert done.stderr.splitlines()[-1] == f"going by the accepted file, in {up / 'state' / 'accepted'}"
+            assert str(up / "services.yaml") in done.stderr
+        assert "services.yaml" in refused("services")
+
+    def test_one_that_was_never_up_has_none(self, place: Path, text: str) -> None:
+        (place / "services.yaml").write_text(text)
+        told = refused("status").splitlines()
+        assert "services.yaml" in told[0]
+        assert told[-1].startswith(f"{place / 'state' / 'accepted'} has no file that was accepted")
+
+
+def test_scale_goes_by_what_is_in_force(place: Path) -> None:
+    now = accepted.read(place / "services.yaml")
+    now.paths.make()
+    now.keep()
+    (place / "services.yaml").write_text(SERVICES.replace("max: 4", "max: 9"))
+    assert "9 is above services.chat.scale.max, 4, which is in force" in refused("scale", "chat", "9")
 
 
 def test_status_of_a_running_and_of_a_silent_gateway(place: Path) -> None:

@@ -170,7 +170,6 @@ def test_what_is_within_the_limits_that_are_told_starts_a_gateway(tmp_path: Path
         ("services.chat.response_timeout_s", 0.0001),
         ("services.chat.requests_per_s", 1e-9),
         ("listen.host", "gpu_1"),
-        ("listen.certificate", "my gateway.pem"),
     ],
 )
 def test_what_haproxy_cannot_take_is_named_with_file_and_service(key: str, value: object) -> None:

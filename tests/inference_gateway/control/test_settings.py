@@ -38,9 +38,9 @@ def test_every_setting_reaches_the_control_plane(tmp_path: Path) -> None:
     section = services.parse(yaml.safe_dump(data), tmp_path / "services.yaml")
     paths = GatewayPaths(section.state_directory)
     paths.make()
-    found = Accepted(tmp_path, section, KEYS, "", "").settings(Path("/run/g"))
+    found = Accepted(tmp_path, section, KEYS, "", "", certificate="PEM").settings(Path("/run/g"))
     assert (found.directory, found.host, found.port) == (Path("/run/g"), "10.1.2.3", 8081)
-    assert (found.authentication, found.keys, found.certificate) == ("keys", KEYS, tmp_path / "c.pem")
+    assert (found.authentication, found.keys, found.certificate) == ("keys", KEYS, "PEM")
     assert (found.threads, found.connection_limit, found.body_limit_mib) == (2, 1234, 5)
     assert (found.source_connections, found.source_connections_per_s, found.request_timeout_s) == (6, 7, 8)
     (chat,) = found.services

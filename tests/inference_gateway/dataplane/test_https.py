@@ -5,6 +5,7 @@ import json
 import shutil
 import ssl
 import subprocess
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -46,16 +47,17 @@ def test_https_with_a_certificate_that_is_renewed(directory: Path, servers: list
     before = pem.with_suffix(".chain").read_bytes()
     (directory / "old.chain").write_bytes(before)
     chat = ServiceSettings("chat")
-    with gateway(directory / "tls", chat, certificate=pem) as rig:
+    with gateway(directory / "tls", chat, certificate=pem.read_text()) as rig:
         rig.add("chat", servers[0].endpoint)
         assert complete(rig, pem.with_suffix(".chain")) == (200, "r1")
         with pytest.raises(http.client.HTTPException):
             rig.ask("GET", "/healthz")  # plain HTTP
         certificate(pem, "second")
-        rig.plane.apply(rig.plane.settings)
+        rig.plane.apply(replace(rig.plane.settings, certificate=pem.read_text()))
         assert complete(rig, pem.with_suffix(".chain")) == (200, "r1")
         with pytest.raises(ssl.SSLCertVerificationError):
             complete(rig, directory / "old.chain")
+        assert rig.plane.files.certificate.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
@@ -70,7 +72,7 @@ def test_long_bodies_are_refused_in_each_version_of_http(directory: Path, server
         ([], ["-H", "transfer-encoding: chunked"]),
         ("/v1/chat/completions", "/services/chat/v1/chat/completions"),
     )
-    with gateway(directory / "limit", ServiceSettings("chat"), certificate=pem, body_limit_mib=1) as rig:
+    with gateway(directory / "limit", ServiceSettings("chat"), certificate=pem.read_text(), body_limit_mib=1) as rig:
         rig.add("chat", servers[0].endpoint)
         for size, version, length, path in how:
             body.write_text(json.dumps({"model": "chat", "max_tokens": 1, "messages": "x" * size}))

@@ -4,13 +4,14 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from inference_gateway import services
+from inference_gateway import gateway_paths, services
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
 from inference_gateway.control.state import GatewayRecord
@@ -18,8 +19,8 @@ from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.dataplane.settings import GatewaySettings
 from inference_gateway.gateway_paths import GatewayPaths
-from inference_gateway.supervisor import jobs
-from inference_gateway.supervisor.jobs import Succession, predecessor
+from inference_gateway.supervisor import jobs, succession
+from inference_gateway.supervisor.succession import Succession, predecessor
 from slurm_plugin.client.changes import CancelJob
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.devcluster.machine import reserved
@@ -52,7 +53,9 @@ plane.stop(grace_s=5.0)
 
 
 @pytest.fixture
-def paths(tmp_path: Path) -> GatewayPaths:
+def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GatewayPaths:
+    (tmp_path / "node").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "node"))
     found = GatewayPaths(tmp_path / "state")
     found.make()
     return found
@@ -73,7 +76,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(jobs, "time", made)
+    monkeypatch.setattr(succession, "time", made)
     return made
 
 
@@ -290,13 +293,11 @@ class TestHandover:
     def test_a_successor_is_coming_until_it_takes_requests(self, gateway: Gateway, paths: GatewayPaths) -> None:
         gateway.at(3300)
         assert (gateway.succession.coming(), gateway.succession.taken_over()) == (True, False)
-        paths.handover.write_text("")
-        assert gateway.succession.coming(), "half written"
-        paths.handover.write_text(str(OWN))
+        paths.handover(OWN).touch()
         assert gateway.succession.coming(), "our own word from our start"
-        paths.handover.write_text("8")
+        paths.handover(8).touch()
         assert gateway.succession.coming(), "left by a job that has died"
-        paths.handover.write_text(str(max(gateway.slurm.known)))
+        paths.handover(max(gateway.slurm.known)).touch()
         assert (gateway.succession.coming(), gateway.succession.taken_over()) == (False, True)
         gateway.succession.handing_over = False
         assert not gateway.succession.taken_over(), "it was not set free by this one"
@@ -311,6 +312,67 @@ class TestHandover:
         assert not gateway.succession.taken_over()
         state.announce(paths, replace(ours, job_id=8))
         assert gateway.succession.taken_over()
+
+
+class TestAJobThatSlurmTakesForEnded:
+    """As where the node's slurmd is dead: Slurm starts the successor, and nobody ends this one."""
+
+    def test_it_hands_over(self, gateway: Gateway, paths: GatewayPaths) -> None:
+        gateway.at(0)
+        successor = max(gateway.slurm.known)
+        gateway.slurm.set(OWN, state="NODE_FAIL")
+        gateway.at(60)
+        assert not gateway.succession.coming(), "it serves until somebody else does"
+        gateway.slurm.set(successor, state="RUNNING")
+        gateway.at(120)
+        assert gateway.succession.coming()
+        paths.handover(successor).touch()
+        assert gateway.succession.taken_over()
+        gateway.at(125)
+        assert (gateway.slurm.released, len(gateway.slurm.submissions)) == ([], 1)
+
+    def test_it_goes_on_where_the_successor_cannot_serve(self, gateway: Gateway) -> None:
+        gateway.at(0)
+        successor = max(gateway.slurm.known)
+        gateway.slurm.set(OWN, state="NODE_FAIL")
+        gateway.slurm.set(successor, state="FAILED")
+        for second in (60, 120, 180):
+            gateway.at(second)
+        assert not gateway.succession.handing_over
+
+
+class TestWhatKilledJobsHaveLeft:
+    """The private directory of the job 5 on this node."""
+
+    @pytest.fixture
+    def left(self, gateway: Gateway) -> Path:
+        made = gateway_paths.private("t", 5)
+        (made / "access.log").write_text("a request\n")
+        return made
+
+    def now(self, paths: GatewayPaths) -> Accepted:
+        return replace(NOW, section=msgspec.structs.replace(NOW.section, directory=paths.root))
+
+    def test_it_is_removed_but_its_log_is_kept(self, gateway: Gateway, paths: GatewayPaths, left: Path) -> None:
+        others = [gateway_paths.private(*which) for which in (("t-2", 5), ("u", 5), ("t", OWN), ("t", None))]
+        gateway.at(0, self.now(paths))
+        assert (left.exists(), [other.exists() for other in others]) == (False, [True] * 4)
+        assert paths.access_log.read_text() == "a request\n"
+
+    def test_it_stays_while_its_job_or_its_supervisor_lives(
+        self, gateway: Gateway, paths: GatewayPaths, left: Path
+    ) -> None:
+        """The last one is that of a job that Slurm takes for ended, or that ends right now."""
+        gateway.slurm.known[5] = record(5, "gateway-t", jobs.tag("t"), state="RUNNING")
+        gateway.at(0, self.now(paths))
+        assert left.exists()
+        gateway.slurm.set(5, state="NODE_FAIL")
+        with gateway_paths.supervised(left) as ours:
+            assert ours
+            gateway.at(60, self.now(paths))
+            assert left.exists()
+        gateway.at(120, self.now(paths))
+        assert not left.exists()
 
 
 class TestPredecessor:
@@ -341,7 +403,7 @@ class TestPredecessor:
                 assert grace_s == 0.0, "its replicas are gone: nothing is worth waiting for"
                 ended.append(self.files.directory)
 
-        monkeypatch.setattr(jobs, "Processes", Plane)
+        monkeypatch.setattr(succession, "Processes", Plane)
         return ended
 
     def running(self) -> FakeSlurm:
@@ -359,21 +421,30 @@ class TestPredecessor:
     def test_a_data_plane_whose_job_was_killed_is_ended(
         self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path]
     ) -> None:
-        self.announced(paths, tmp_path)
+        run_directory = gateway_paths.private("t", 5)
+        self.announced(paths, run_directory)
         assert self.found(paths, FakeSlurm()) is None
-        assert stopped == [tmp_path]
+        assert stopped == [run_directory]
+
+    def test_a_data_plane_whose_supervisor_lives_is_taken_over(
+        self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path]
+    ) -> None:
+        """It would start it again, and each end the other's. As where Slurm has lost the node, and found it again."""
+        run_directory = gateway_paths.private("t", 5)
+        self.announced(paths, run_directory)
+        with gateway_paths.supervised(run_directory):
+            assert self.found(paths, FakeSlurm()) == Files(run_directory, run_directory)
+        assert (stopped, run_directory.exists()) == ([], True)
 
     @pytest.mark.parametrize("left", ["alive", "dead"])
     def test_what_a_killed_job_has_left_is_removed_but_its_log_is_kept(
         self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path], left: str
     ) -> None:
-        ended = subprocess.Popen(["true"])
-        ended.wait()
         run_directory = tmp_path / "run"
         run_directory.mkdir()
         for name in ("access.log", left):
             (run_directory / name).write_text("a request\n")
-        self.announced(paths, run_directory, pid=ended.pid)
+        self.announced(paths, run_directory)
         now = replace(NOW, section=msgspec.structs.replace(NOW.section, directory=paths.root))
         announced = state.holder(paths)
         assert announced is not None

@@ -1,6 +1,7 @@
 """The life of a gateway on one node, second by second: its data plane, its control plane and the clock are doubles."""
 
 import errno
+import resource
 import signal
 import socket
 import tempfile
@@ -15,7 +16,7 @@ from typing import Any, ClassVar
 import pytest
 
 from explsched.errors import SlurmUnreachableError
-from inference_gateway import accepted
+from inference_gateway import accepted, gateway_paths
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
 from inference_gateway.control.planes import NO_MORE_S, PlaneReport
@@ -25,8 +26,9 @@ from inference_gateway.dataplane.settings import GatewaySettings
 from inference_gateway.errors import ActivatorError, GatewayError, StartError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import Endpoint, ServerState, Traffic
-from inference_gateway.supervisor import jobs, loop
+from inference_gateway.supervisor import jobs, loop, succession
 from inference_gateway.supervisor.loop import Supervisor
+from inference_gateway.supervisor.succession import Succession
 from slurm_plugin.client.records import SlurmJob
 from tests.inference_gateway.control.doubles import job as record
 from tests.slurm_kit import NOW_S, FakeSlurm
@@ -175,7 +177,7 @@ class Gateway:
         self.handlers: dict[int, Callable[[int, FrameType | None], None]] = {}
         monkeypatch.setattr(signal, "signal", self.handlers.__setitem__)
         monkeypatch.setattr(tempfile, "tempdir", str(directory))
-        for module in (loop, jobs):
+        for module in (loop, jobs, succession):
             monkeypatch.setattr(module, "time", self.script)
         self.planes: list[Plane] = []
         self.controls: list[Control] = []
@@ -302,45 +304,66 @@ class TestTheAddress:
         assert seen == ["http://[::1]:8080\n"]
 
     def test_a_ready_job_tells_its_predecessor(self, in_job: Gateway) -> None:
-        told: list[str] = []
+        told: list[bool] = []
 
         def look() -> None:
-            told.append(in_job.paths.handover.read_text() if in_job.paths.handover.exists() else "")
+            told.append(in_job.paths.handover(OWN).exists())
 
         in_job.run(look, in_job.report(), look, in_job.term)
-        assert told == ["1", ""]
+        assert told == [True, False]
+
+    def test_a_predecessor_is_told_where_the_disk_is_full(self, in_job: Gateway) -> None:
+        """It would keep the requests until Slurm kills it. There is room for names, but not for a byte."""
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+        def fill() -> None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+
+        in_job.paths.make()
+        fill()
+        try:
+            in_job.run(lambda: None, in_job.term)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        before_it = Succession(in_job.slurm, in_job.paths, (), 9, handing_over=True, _successor=OWN)
+        assert before_it.taken_over()
 
     def test_a_job_has_a_successor_before_its_predecessor_is_told(self, in_job: Gateway) -> None:
         """The predecessor then ends; if this job died now, no job of the gateway would be left."""
         queued: list[int] = []
-        tell = Path.write_text
+        tell = Path.touch
 
-        def look(path: Path, text: str, **fields: Any) -> int:
-            if path == in_job.paths.handover:
+        def look(path: Path) -> None:
+            if path == in_job.paths.handover(OWN):
                 queued.append(len(in_job.slurm.submissions))
-            return tell(path, text, **fields)
+            tell(path)
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(Path, "write_text", look)
+            patched.setattr(Path, "touch", look)
             in_job.run(in_job.term)
         assert queued == [1]
 
     def test_a_silent_slurm_holds_up_no_handover(self, in_job: Gateway) -> None:
         in_job.slurm.silent = True
         in_job.run(lambda: None, in_job.term)
-        assert in_job.paths.handover.read_text() == str(OWN)
-
-    def test_the_handover_file_of_a_job_that_has_died_is_replaced(self, in_job: Gateway) -> None:
-        in_job.paths.handover.write_text("9")
-        in_job.run(lambda: None, in_job.term)
-        assert in_job.paths.handover.read_text() == str(OWN)
+        assert in_job.paths.handover(OWN).exists()
 
     def test_a_gateway_outside_of_a_job_writes_no_handover_file(self, gateway: Gateway) -> None:
         gateway.run(lambda: None, gateway.term)
-        assert not gateway.paths.handover.exists()
+        assert not list(gateway.paths.root.glob("*handover*"))
 
 
 class TestTheEnd:
+    def test_others_see_that_its_directory_is_in_use(self, gateway: Gateway) -> None:
+        seen: list[bool] = []
+
+        def look() -> None:
+            with gateway_paths.supervised(gateway.plane.settings.directory) as ours:
+                seen.append(ours)
+
+        gateway.run(look, gateway.term)
+        assert seen == [False]
+
     def test_on_sigterm_requests_get_ten_seconds(self, gateway: Gateway) -> None:
         run_directory = gateway.plane.settings.directory
         assert gateway.run(nothing, gateway.term, nothing) == 1
@@ -357,7 +380,7 @@ class TestTheEnd:
 
     def test_it_ends_when_its_successor_takes_requests(self, in_job: Gateway) -> None:
         in_job.script.now_s = NOW_S + 3400
-        ready = lambda: in_job.paths.handover.write_text("2")  # noqa: E731
+        ready = lambda: in_job.paths.handover(2).touch()  # noqa: E731
         assert in_job.run(in_job.report(), nothing, nothing, ready, nothing) == 1
         assert in_job.plane.stopped == [300.0]
 
@@ -374,7 +397,7 @@ class TestTheEnd:
             seen.append((told.orders_s, [server.in_flight for server in told.servers]))
 
         in_job.control.end = look  # type: ignore[method-assign]
-        ready = lambda: in_job.paths.handover.write_text("2")  # noqa: E731
+        ready = lambda: in_job.paths.handover(2).touch()  # noqa: E731
         in_job.run(in_job.report(), nothing, nothing, ready, look, in_job.later(70), look)
         assert seen == [(0.0, []), (0.0, [2]), (NO_MORE_S, [1])]
         assert not shown.exists()
@@ -383,7 +406,7 @@ class TestTheEnd:
     def test_requests_that_wait_get_the_replicas_of_its_successor(self, in_job: Gateway) -> None:
         in_job.script.now_s = NOW_S + 3400
         in_job.plane.requests = [0, 0]
-        ready = lambda: in_job.paths.handover.write_text("2")  # noqa: E731
+        ready = lambda: in_job.paths.handover(2).touch()  # noqa: E731
         leads = in_job.report(run_directory="/of/the/successor", replicas=1)
         in_job.run(in_job.report(), nothing, nothing, ready, leads, nothing)
         assert in_job.plane.handed_on == [("chat", [Endpoint("chat-1", "h", 1, 8)])]
@@ -397,12 +420,12 @@ class TestTheEnd:
         def look() -> None:
             released.append(len(in_job.slurm.released))
 
-        ready = lambda: in_job.paths.handover.write_text("2")  # noqa: E731
+        ready = lambda: in_job.paths.handover(2).touch()  # noqa: E731
         in_job.run(in_job.report(), nothing, lower, look, in_job.later(60), look, ready)
         assert released == [0, 1]
 
     def test_a_handover_before_its_time_does_not_end_it(self, in_job: Gateway) -> None:
-        other = lambda: in_job.paths.handover.write_text("2")  # noqa: E731
+        other = lambda: in_job.paths.handover(2).touch()  # noqa: E731
         assert in_job.run(in_job.report(), nothing, other, nothing, in_job.term, nothing) == 1
         assert in_job.plane.stopped == [10.0]
 
@@ -549,7 +572,7 @@ class TestAnEditedFile:
         assert kept == accepted.read(gateway.services)
 
     def test_a_gateway_starts_again_on_a_full_disk(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-        def refuse(path: Path, _text: str) -> None:
+        def refuse(path: Path, _text: str, *, mode: int) -> None:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
         monkeypatch.setattr(accepted, "replace_file", refuse)
@@ -598,7 +621,7 @@ class TestAnEditedFile:
     def test_a_successor_starts_with_the_edited_file_or_the_one_in_force(
         self, place: Path, monkeypatch: pytest.MonkeyPatch, refused: str
     ) -> None:
-        """The one in force may name a certificate that is gone, the edited one one that is not there yet."""
+        """This node's HAProxy may be of another version; the edited one may have a certificate without its key."""
         gateway = Gateway(place, monkeypatch, after=9, in_job=True)
         accepted.read(gateway.services).keep()
         gateway.services.write_text(self.MORE)

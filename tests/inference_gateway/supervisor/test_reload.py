@@ -35,6 +35,7 @@ class Gateway:
         self.keys = directory / "keys.yaml"
         self.services.write_text(GOOD)
         self.keys.write_text(KEYS)
+        (directory / "c.pem").write_text("PEM")
         self.paths = GatewayPaths(directory / "state")
         self.paths.make()
         self.put: list[Accepted] = []
@@ -249,6 +250,45 @@ def test_an_accepted_configuration_replaces_the_last_one(gateway: Gateway) -> No
     new.keep()
     assert accepted.kept(gateway.paths.accepted, gateway.services) == new
     assert sorted(path.name for path in gateway.paths.accepted.iterdir()) == ["keys.yaml", "services.yaml"]
+
+
+class TestACertificate:
+    """It is kept as the other files are: whoever renews it may leave half of it, or none."""
+
+    @pytest.fixture
+    def https(self, gateway: Gateway) -> Gateway:
+        gateway.services.write_text(GOOD.replace("keys:", "certificate: c.pem, keys:"))
+        gateway.revision = Revision(accepted.read(gateway.services), gateway.put.append)
+        gateway.revision.now.keep()
+        return gateway
+
+    def test_a_successor_begins_with_the_accepted_one(self, https: Gateway) -> None:
+        for damage in (lambda pem: pem.write_text("half"), Path.unlink):
+            damage(https.services.with_name("c.pem"))
+            begun = accepted_files(https.services, https.paths.accepted, 1, after=7)
+            assert (begun, begun.settings(Path("/run/g")).certificate) == (https.revision.now, "PEM")
+
+    def test_only_its_user_may_read_it(self, https: Gateway) -> None:
+        assert (https.paths.accepted / "certificate.pem").stat().st_mode & 0o777 == 0o600
+
+    def test_a_reload_takes_a_renewed_one_and_no_missing_one(self, https: Gateway) -> None:
+        pem = https.services.with_name("c.pem")
+        pem.write_text("renewed")
+        assert https.asked() == ""
+        assert [now.certificate for now in https.put] == ["renewed"]
+        pem.unlink()
+        assert https.asked() == f"{pem}: cannot be read: No such file or directory"
+        assert len(https.put) == 1
+
+    def test_the_file_itself_is_read_where_the_version_before_has_kept_none(self, https: Gateway) -> None:
+        kept = https.paths.accepted
+        (kept / "certificate.pem").unlink()
+        assert accepted.kept(kept, https.services) == https.revision.now
+
+    def test_none_stays_behind_without_https(self, https: Gateway) -> None:
+        https.services.write_text(GOOD)
+        accepted.read(https.services).keep()
+        assert not (https.paths.accepted / "certificate.pem").exists()
 
 
 def test_a_configuration_without_keys_is_kept(tmp_path: Path) -> None:
