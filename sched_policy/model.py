@@ -317,11 +317,11 @@ class Job(Struct, frozen=True, gc=False):
         return max(self.points if self.restarts else last, key=lambda point: point.step, default=None)
 
     def left_s(self, now_s: float) -> float:
-        """Expected remaining run time, else what its runs leave of its time limit; infinity if unknown."""
+        """Expected remaining run time, else its limit less its runs unless they are nearly all of it; else infinity."""
         if (known_s := self.known_left_s(now_s)) is not None:
             return known_s
         left_s = self.end_s(now_s) - now_s if self.holds_gpus else self.planned_s
-        return left_s - self.earlier_s if self.allows_preemption and self.earlier_s < left_s else left_s
+        return left_s - self.earlier_s if self.allows_preemption and self.earlier_s < 0.97 * left_s else left_s
 
     def known_left_s(self, now_s: float) -> float | None:
         """Remaining run time at its current size; None where only its time limit is known, which is no estimate.

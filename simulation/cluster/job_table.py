@@ -242,7 +242,7 @@ class JobTable:
             np.maximum(1.0, expected_s - self.earlier_s[rows]),
         )
         earlier_s, unknown_s = self.earlier_s[rows], np.maximum(0.0, self.limit_s[rows] - run_s)
-        unknown_s = np.where(earlier_s < unknown_s, unknown_s - earlier_s, unknown_s)
+        unknown_s = np.where(earlier_s < 0.97 * unknown_s, unknown_s - earlier_s, unknown_s)
         return Columns(
             job_id=self.job_id[rows],
             submit_s=self.submit_s[rows],

@@ -75,9 +75,11 @@ def _changes(view: View, config: Config) -> Sequence[SlurmChange]:
     from slurm_plugin.steering.preemption import FILE, PreemptionTracker
     from slurm_plugin.steering.reconcile import SteeringLimits
 
-    underway = config.order.site_factor_file.with_name(FILE)
+    factors = config.order.site_factor_file
+    underway = factors.with_name(FILE)
     tracker = PreemptionTracker(config.preemption_budget(), underway if os.access(underway, os.R_OK) else None)
-    kept = Kept(tracker, view.seen.known.others_factors)
+    tracker.drop_late(view.seen.snapshot.now_s, config.interval_s)
+    kept = Kept(tracker, view.seen.known.others_factors if os.access(factors, os.R_OK) else None)
     return changes(view.plan, view.seen, SteeringLimits.of(config), kept).all
 
 

@@ -17,7 +17,7 @@ from sched_policy.snapshot import Snapshot
 from slurm_plugin import job_options
 from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode
 from slurm_plugin.config import Config
-from slurm_plugin.observation.absences import absences
+from slurm_plugin.observation.absences import absences, owners, without_reserved_cpus
 from slurm_plugin.observation.array_limits import throttled
 from slurm_plugin.observation.gpu_hours import gpu_hours
 from slurm_plugin.observation.memory import Remembered, served_first, served_in_vain
@@ -104,13 +104,13 @@ def observe(
     """
     config, known = config or Config(), remembered or Remembered()
     records = {job.job_id: job for job in throttled([job for job in seen.jobs if is_present(job)], now_s)}
-    by_name = {node.name: node for node in seen.nodes}
+    by_name = {node.name: node for node in without_reserved_cpus(seen)}
     nodes = tuple(by_name.values())
     ended = {job_id: training for job_id, training in known.trainings.items() if job_id not in records}
     # What running jobs report is read first: the files of many that have ended or wait may take many passes.
     running_first = sorted(records.values(), key=lambda record: record.state == "PENDING")
-    owners = {job.job_id: job.uid for job in running_first} | {job_id: one.uid for job_id, one in ended.items()}
-    progress = spool.read(owners, now_s, submitted_s(records.values()))
+    uids = {job.job_id: job.uid for job in running_first} | {job_id: one.uid for job_id, one in ended.items()}
+    progress = spool.read(uids, now_s, submitted_s(records.values()))
     faults: dict[int, str] = {}
     preempted = {job_id: found for job_id, record in records.items() if (found := _preempted(record))}
     per_gpu = most_shards_per_gpu(nodes)
@@ -128,6 +128,7 @@ def observe(
         requirements=Requirements(nodes),
         topology=seen.topology,
         fair_shares=FairShares(records.values() if config.preemption.reach == "fair-share" else ()),
+        owners=owners(seen),
         in_vain=served_in_vain(records, known.served_s, preempted.values()),
         served_first=served_first(records, known, preempted.values(), now_s) if seen.enforces_limits else frozenset(),
         has_nodes=bool(nodes),

@@ -31,10 +31,11 @@ _NOT_SIGNALLED = frozenset({"SUSPENDED", "STOPPED", "CONFIGURING"})
 class QueueRules(Struct, frozen=True):
     """What decides on a job's position in the queue beside its own record and reports; see `observe`.
 
-    `in_vain` are jobs that did not start although others were preempted for them; `served_first` is whose limits these
-    use (`limits_of`), where limits are enforced: no job is preempted for their like. `only_leases`: there are
-    reservations, and all are leases of the daemon. `keeps_nodes`: no job gets another number of nodes. Slurm takes the
-    CPUs that go with them for what an admin has allowed, and no longer counts the job for any limit on CPUs.
+    `owners` are users who have room on nodes of their own (`absences.owners`). `in_vain` are jobs that did not start
+    although others were preempted for them; `served_first` is whose limits these use (`limits_of`), where limits are
+    enforced: no job is preempted for their like. `only_leases`: there are reservations, and all are leases of the
+    daemon. `keeps_nodes`: no job gets another number of nodes. Slurm takes the CPUs that go with them for what an admin
+    has allowed, and no longer counts the job for any limit on CPUs.
     """
 
     now_s: float
@@ -45,6 +46,7 @@ class QueueRules(Struct, frozen=True):
     requirements: Requirements
     topology: Topology
     fair_shares: FairShares
+    owners: frozenset[str]
     in_vain: frozenset[int]
     served_first: frozenset[tuple[str, str, str]]
     has_nodes: bool
@@ -89,6 +91,7 @@ class QueueRules(Struct, frozen=True):
             and not record.most_switches
             and waits_for_room(record)
             and job_id not in self.in_vain
+            and record.user not in self.owners
             and limits_of(record) not in self.served_first,
             asked_to_leave=job_id in known.asked_to_leave,
             user_silent_s=known.unreported_s.get(record.user, 0.0),

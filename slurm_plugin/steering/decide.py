@@ -30,7 +30,8 @@ class Kept(Struct, frozen=True):
 
     Attributes:
         tracker: the preemptions underway; brought up to date by `changes`.
-        others_factors: the parts of site factors that others have set.
+        others_factors: the parts of site factors that others have set; None if nobody has recorded which are ours:
+            then none is given back.
         served: the jobs that should start in the next cycles, because others of their owner have been requeued for
             them; asked again once `tracker` is up to date.
         clear_from_s: as for `PreemptionTracker.advance`.
@@ -38,7 +39,7 @@ class Kept(Struct, frozen=True):
     """
 
     tracker: PreemptionTracker
-    others_factors: Mapping[int, int]
+    others_factors: Mapping[int, int] | None
     served: Callable[[Observation], AbstractSet[int]] = lambda _seen: frozenset()
     clear_from_s: float = 0.0
 
@@ -69,8 +70,9 @@ def planned(policy: SchedulingPolicy, seen: Observation, awaited: Collection[int
 
 def changes(plan: Plan, seen: Observation, limits: SteeringLimits, kept: Kept) -> Changes:
     """The fewest changes that bring Slurm in line with the plan now. Preemptions take several passes."""
-    wanted = (*reordered(plan, seen, limits), *given_back(seen, kept.others_factors, limits.order.max_per_pass))
-    order = put_first(kept.served(seen), seen, wanted)
+    others, most = kept.others_factors, limits.order.max_per_pass
+    back = () if others is None else given_back(seen, others, most)
+    order = put_first(kept.served(seen), seen, (*reordered(plan, seen, limits), *back))
     steps = interruptions(kept.tracker, plan, seen, order, kept.clear_from_s)
     order = put_first(kept.served(seen), seen, order)  # they may serve further jobs
     return Changes(order, beside_order(plan, seen, limits.slack_s, order), tuple(steps))

@@ -169,7 +169,8 @@ def _trainings(
 ) -> tuple[dict[int, _Member], dict[int, Job], dict[int, SlurmJob]]:
     """All trainings; of them those that wait or run; and those that Slurm remembers after their end.
 
-    A job of no sweep that has the number of a noted training is another: a slurmctld installed anew counts from 1.
+    A job of no sweep that has the number of a noted training, was submitted later and never requeued is another: a
+    slurmctld installed anew counts from 1.
     """
     noted = {note.training: _of_note(note) for note in notes if note.what == "joined"}
     members = {job_id: one for (job_id, _, _), one in noted.items()}
@@ -182,7 +183,7 @@ def _trainings(
             ended[job_id] = record
             known = noted.get((job_id, one.uid, one.sweep))
             members[job_id] = _with_held_gpus(_first_submitted(one, known, record.restarts), known)
-    live = _live(seen, per_gpu)
+    live = _live(seen, per_gpu, {(job_id, uid): one for (job_id, uid, _), one in noted.items()})
     for job in live.values():
         told = job.exploration
         if told is not None and told.sweep is not None:
@@ -193,9 +194,15 @@ def _trainings(
     return members, live, ended
 
 
-def _live(seen: Observation, per_gpu: int) -> dict[int, Job]:
+def _live(seen: Observation, per_gpu: int, noted: Mapping[tuple[int, int], _Member]) -> dict[int, Job]:
     """Those that wait or run. No policy sees trainings without GPUs, nor all of partitions that are not steered."""
-    found = {job.job_id: job for job in seen.snapshot.jobs if job.exploration and job.exploration.sweep}
+
+    def is_training(job: Job) -> bool:
+        known = noted.get((job.job_id, seen.jobs[job.job_id].uid))
+        is_noted = known is not None and (job.restarts > 0 or not known.submit_s or job.submit_s <= known.submit_s)
+        return job.is_of_sweep or is_noted  # its owner may have changed its comment since
+
+    found = {job.job_id: job for job in seen.snapshot.jobs if is_training(job)}
     for job_id, record in seen.jobs.items():
         if job_id not in found and (options := _options(record)) is not None:
             found[job_id] = policy_job(record, seen.progress.get(job_id, JobProgress()), options, None, per_gpu)

@@ -490,7 +490,8 @@ def test_a_job_of_no_sweep_with_the_id_of_a_training_is_none(digits: FakeSlurm, 
     before = {t["job"]: t for t in shown()["trainings"] if t["job"] in (1, 2)}
     fields: dict[str, Any] = {} if state == "RUNNING" else {"start_s": None, "node_names": (), "gpu_nodes": ()}
     for job_id in (1, 2):
-        digits.known[job_id] = training(job_id, comment, state=state, **fields)
+        later = msgspec.structs.replace(training(job_id, comment, state=state, **fields), submit_s=9_000.0)
+        digits.known[job_id] = later
     assert {t["job"]: t for t in shown()["trainings"] if t["job"] in (1, 2)} == before
 
 
@@ -777,6 +778,17 @@ def test_a_training_with_the_id_of_an_earlier_one_of_its_sweep_is_another(digits
     assert [note.submit_s for note in joined] == [902.0, 9_000.0]
     del digits.known[2]
     assert {t["job"]: t["state"] for t in shown()["trainings"]}[2] == "ended"  # the first was stopped
+
+
+@pytest.mark.parametrize("comment", ["", "explsched:sweep=digits&unknown=7"])
+def test_a_training_whose_comment_names_no_sweep_any_more_still_runs(
+    digits: FakeSlurm, tmp_path: Path, comment: str
+) -> None:
+    """A site's plugin or its owner has changed it."""
+    seen = observed(training(3))
+    sweep_record.SweepRecord(tmp_path).note(seen.snapshot.jobs, (), Plan(), seen.jobs, NOW_S)
+    digits.known[3] = training(3, comment)
+    assert {t["job"]: t["state"] for t in shown()["trainings"]}[3] == "running"
 
 
 def test_notes_for_which_the_disk_has_no_room_are_written_later(

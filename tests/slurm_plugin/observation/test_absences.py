@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from sched_policy import catalog
 from sched_policy.model import Absence
@@ -37,7 +38,7 @@ def told(*jobs: SlurmJob, reservations: Iterable[SlurmReservation] = ()) -> list
 def runs(exclusive: str, **more: object) -> SlurmJob:
     fields = {"gpus": 1, "gpus_per_node": 1, "gpu_nodes": (("n2", 1),), "node_names": ("n2",), "user": "eve"}
     times = {"start_s": NOW_S - 600, "time_limit_s": 3600.0}
-    return record(1, state="RUNNING", exclusive=exclusive, **{**fields, **times, **more})
+    return record(1, exclusive=exclusive, **{"state": "RUNNING", **fields, **times, **more})
 
 
 @pytest.mark.parametrize("exclusive", ["USER", "MCS"])
@@ -70,6 +71,31 @@ def test_until_when_its_owner_has_a_node() -> None:
     for unknown in ({"time_limit_s": None}, {"time_limit_s": 1.0}):
         assert told(runs("USER", **unknown)) == [Absence(("n2",), NOW_S, math.inf)]
     assert told(runs(""), runs("NODE"), record(2, exclusive="USER")) == []
+    assert told(runs("USER", state="COMPLETING")) == [], "it is free once that job is gone"
+
+
+@pytest.mark.parametrize(("gpus_taken", "is_preempted"), [(1, False), (2, True)])
+def test_no_job_leaves_for_one_whose_owner_has_room_on_a_node_of_his_own(
+    *, gpus_taken: int, is_preempted: bool
+) -> None:
+    """Slurm starts it there."""
+    held = record(
+        3,
+        user="eve",
+        state="RUNNING",
+        comment="explsched:checkpoint=USR1",
+        gpus=2,
+        gpus_per_node=2,
+        gpu_nodes=(("n1", 2),),
+        node_names=("n1",),
+        start_s=NOW_S - 7200,
+        time_limit_s=36_000.0,
+    )
+    waits = record(4, user="eve", gpus=1, gpus_per_node=1, reason="Priority", time_limit_s=600.0)
+    nodes = (NODES[0], replace(NODES[1], gpus_taken=gpus_taken))
+    seen = observe(ClusterRecords(nodes, (runs("USER"), held, waits), ()), ProgressSpool(Path("/nowhere")), NOW_S)
+    plan = catalog.build("srsf").plan(seen.snapshot)
+    assert bool(plan.preemptions) is is_preempted
 
 
 @pytest.mark.parametrize(
@@ -86,3 +112,13 @@ def test_until_when_its_owner_has_a_node() -> None:
 def test_gpus_beside_a_few_reserved_cores_are_there(*, cores: int, tres: str, is_absent: bool) -> None:
     found = parse.reservation(OF_CORES.format(cores=cores, tres=tres))
     assert bool(told(reservations=[found])) is is_absent
+
+
+@pytest.mark.parametrize(("cpus", "starts_on"), [(14, ["n2"]), (15, [])])
+def test_reserved_cores_are_nobodys(cpus: int, starts_on: list[str]) -> None:
+    found = parse.reservation(OF_CORES.format(cores=4, tres="cpu=4"))
+    full = record(3, state="RUNNING", gpus=2, gpus_per_node=2, gpu_nodes=(("n1", 2),), node_names=("n1",), start_s=1.0)
+    waits = record(2, gpus=2, gpus_per_node=2, reason="Resources", time_limit_s=60.0, cpus=cpus)
+    seen = observe(ClusterRecords(NODES, (waits, full), (found,)), ProgressSpool(Path("/nowhere")), NOW_S)
+    (starts,) = ([share.node for one in catalog.build("srsf").plan(seen.snapshot).starts for share in one.placement],)
+    assert starts == starts_on

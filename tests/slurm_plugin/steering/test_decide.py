@@ -86,3 +86,20 @@ def test_what_has_been_asked_to_leave_is_not_shown_as_asked_again(
     )
     assert shown(asked) not in fresh(slurm, tmp_path, monkeypatch, NOW_S + 5)
     assert shown(RequeueJob(asked.job_id)) in fresh(slurm, tmp_path, monkeypatch, NOW_S + 125)
+
+
+def test_a_preemption_of_hours_ago_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = FakeSlurm((*full(), WAITS))
+    _ = Controller(slurm, config(tmp_path)).reconcile(NOW_S)
+    later_s = NOW_S + 7200
+    wanted = [shown(change) for change in Controller(slurm, config(tmp_path)).decide(later_s).changes]
+    assert fresh(slurm, tmp_path, monkeypatch, later_s) == wanted
+    assert not any("requeue" in change for change in wanted)
+
+
+def test_where_no_daemon_has_recorded_its_priorities_none_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site's own plugin may have set them."""
+    slurm = FakeSlurm((WAITS, record(100, gpus=0, gpus_per_node=None, gres_per_node="", site_factor=5000)))
+    assert [change for change in fresh(slurm, tmp_path, monkeypatch) if "JobId=100" in change] == []
