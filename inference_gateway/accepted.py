@@ -6,6 +6,8 @@ running configuration changes only when a valid file is loaded.
 
 from __future__ import annotations
 
+import hashlib
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +32,7 @@ from inference_gateway.sections import GatewaySection, ServiceSection
 _SERVICES = "services.yaml"
 _KEYS = "keys.yaml"
 _CERTIFICATE = "certificate.pem"
+_ORIGIN = "origin."
 _LONGEST_RETRY_S = 86_400
 
 
@@ -110,6 +113,11 @@ class Accepted:
         texts |= {} if self.certificate is None else {_CERTIFICATE: self.certificate}
         try:
             directory.mkdir(mode=0o700, exist_ok=True)
+            origin = directory / _origin(self.services_path)
+            for former in directory.glob(f"{_ORIGIN}*"):
+                if former != origin:
+                    former.unlink(missing_ok=True)
+            origin.touch()
             for name, text in texts.items():
                 path = directory / name
                 if not path.exists() or path.read_bytes() != text.encode():
@@ -137,12 +145,21 @@ def read(services_path: Path, slot: int = 1) -> Accepted:
 
 
 def section_in_force(paths: GatewayPaths, services_path: Path) -> GatewaySection | None:
-    """As `kept`, but the services file alone. Raises also `GatewayError` where it is another user's."""
-    saved = paths.accepted / _SERVICES
+    """The services file in force; None if there is none, or it was read from another path than this.
+
+    The name in a file with faults may be that of another gateway. Raises `ConfigError`, and `GatewayError` where it is
+    another user's.
+    """
+    saved, origin = paths.accepted / _SERVICES, paths.accepted / _origin(services_path.resolve())
     try:
-        return services.read(saved, services_path)[0] if saved.exists() else None
+        return services.read(saved, services_path)[0] if saved.exists() and origin.exists() else None
     except OSError as error:
         raise GatewayError(f"{saved}: {error.strerror}") from error
+
+
+def _origin(services_path: Path) -> str:
+    """The name of an empty file (a full disk has no blocks) that tells from which path the saved files were read."""
+    return f"{_ORIGIN}{hashlib.sha256(os.fsencode(services_path)).hexdigest()[:16]}"
 
 
 def kept(directory: Path, services_path: Path, slot: int = 1) -> Accepted | None:

@@ -249,7 +249,8 @@ def test_an_accepted_configuration_replaces_the_last_one(gateway: Gateway) -> No
     new = accepted.read(gateway.services)
     new.keep()
     assert accepted.kept(gateway.paths.accepted, gateway.services) == new
-    assert sorted(path.name for path in gateway.paths.accepted.iterdir()) == ["keys.yaml", "services.yaml"]
+    names = sorted(path.name.partition(".")[0] for path in gateway.paths.accepted.iterdir())
+    assert names == ["keys", "origin", "services"]
 
 
 class TestACertificate:
