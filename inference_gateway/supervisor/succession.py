@@ -133,7 +133,7 @@ class Succession:
             return True
         # It removes the file once it has the address, which may be sooner than Slurm answers us.
         record = state.holder(self.paths)
-        return record is not None and record.job_id not in (None, self.own)
+        return record is not None and record.job_id == self._successor
 
     def coming(self) -> bool:
         """Whether a successor was released but does not take requests yet."""

@@ -307,10 +307,11 @@ class TestHandover:
     ) -> None:
         """It waits for us for half a minute; the answer of Slurm, for which we wait, may take longer."""
         ours = GatewayRecord("http://a", "a", 1, 1, OWN, "/run/1", NOW_S, "a")
-        state.announce(paths, ours)
         gateway.at(3300)
-        assert not gateway.succession.taken_over()
-        state.announce(paths, replace(ours, job_id=8))
+        for job_id, why in ((8, "of a job that was killed: a full disk has kept our own from it"), (OWN, "our own")):
+            state.announce(paths, replace(ours, job_id=job_id))
+            assert not gateway.succession.taken_over(), why
+        state.announce(paths, replace(ours, job_id=max(gateway.slurm.known)))
         assert gateway.succession.taken_over()
 
 
