@@ -65,16 +65,18 @@ def predecessor(record: GatewayRecord, now: Accepted, client: SlurmClient, own: 
 def remove_left(now: Accepted, active: Collection[int]) -> None:
     """Remove what this gateway's jobs have left on this node that were killed, all but the `active` ones."""
     for directory in gateway_paths.left(now.paths.private_name(now.section.name), active):
-        with suppress(FileNotFoundError):  # it was removed meanwhile
+        try:
             _remove(Files(directory), now.paths)
+        except OSError as error:  # of one of them, for which the succession must not wait
+            log.event(_LOG, logging.ERROR, "not cleaned up", file=str(directory), why=error.strerror or str(error))
 
 
 def _remove(files: Files, paths: GatewayPaths) -> bool:
     """End a data plane that nothing supervises, keep its log and remove its files. False if its supervisor lives.
 
-    Raises `FileNotFoundError`.
+    Raises `OSError`.
     """
-    with gateway_paths.supervised(files.directory) as left:
+    with suppress(FileNotFoundError), gateway_paths.supervised(files.directory) as left:
         if not left:
             return False
         found = Processes(files)
@@ -82,7 +84,7 @@ def _remove(files: Files, paths: GatewayPaths) -> bool:
             log.event(_LOG, logging.INFO, "ending the data plane that a killed job has left", at=str(files.directory))
         found.stop(grace_s=0.0)
         gateway_paths.clean_up(files.directory, files.access_log, paths.access_log)
-        return True
+    return True  # also where it has been removed meanwhile
 
 
 def _files(record: GatewayRecord) -> Files | None:

@@ -1,10 +1,12 @@
 """The job before and the job after."""
 
+import errno
 import os
 import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -360,6 +362,16 @@ class TestWhatKilledJobsHaveLeft:
         assert (left.exists(), [other.exists() for other in others]) == (False, [True] * 4)
         assert paths.access_log.read_text() == "a request\n"
 
+    def test_one_that_cannot_be_looked_at_does_not_stop_the_succession(
+        self, gateway: Gateway, paths: GatewayPaths, left: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fails(at: Path) -> AbstractContextManager[bool]:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(at))
+
+        monkeypatch.setattr(gateway_paths, "supervised", fails)
+        gateway.at(3300, self.now(paths))
+        assert (len(gateway.slurm.released), left.exists()) == (1, True)
+
     def test_it_stays_while_its_job_or_its_supervisor_lives(
         self, gateway: Gateway, paths: GatewayPaths, left: Path
     ) -> None:
@@ -436,6 +448,16 @@ class TestPredecessor:
         with gateway_paths.supervised(run_directory):
             assert self.found(paths, FakeSlurm()) == Files(run_directory, run_directory)
         assert (stopped, run_directory.exists()) == ([], True)
+
+    def test_one_that_ends_just_now_is_no_predecessor(
+        self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As where Slurm has taken its job for ended before it did: it removes its directory while Slurm answers."""
+        self.announced(paths, run_directory := gateway_paths.private("t", 5))
+        slurm = FakeSlurm()
+        monkeypatch.setattr(slurm, "tagged_jobs", lambda _prefix: run_directory.rmdir() or ())
+        assert self.found(paths, slurm) is None
+        assert stopped == []
 
     @pytest.mark.parametrize("left", ["alive", "dead"])
     def test_what_a_killed_job_has_left_is_removed_but_its_log_is_kept(
