@@ -183,6 +183,7 @@ class Succession:
         if not waiting:
             self.handing_over = False  # a successor released before is gone: the new one must be released as well
             waiting = [submit(self.client, now, self.sbatch, after=own)]
+            self.paths.handover(waiting[0]).unlink(missing_ok=True)  # of a job that died, before ids began anew
             log.event(_LOG, logging.INFO, "successor submitted", job=waiting[0])
         self._options = options(now, self.sbatch, own)
         return waiting[0]

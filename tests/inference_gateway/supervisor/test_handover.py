@@ -304,6 +304,12 @@ class TestHandover:
         gateway.succession.handing_over = False
         assert not gateway.succession.taken_over(), "it was not set free by this one"
 
+    def test_the_word_of_a_job_that_died_is_not_its_successors(self, gateway: Gateway, paths: GatewayPaths) -> None:
+        """Job ids begin anew where Slurm has lost its state."""
+        paths.handover(max(gateway.slurm.known) + 1).touch()
+        gateway.at(3300)
+        assert gateway.succession.coming()
+
     def test_a_successor_that_has_the_address_already_has_taken_over(
         self, gateway: Gateway, paths: GatewayPaths
     ) -> None:
