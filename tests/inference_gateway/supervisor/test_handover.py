@@ -461,7 +461,12 @@ class TestPredecessor:
         """As where Slurm has taken its job for ended before it did: it removes its directory while Slurm answers."""
         self.announced(paths, run_directory := gateway_paths.private("t", 5))
         slurm = FakeSlurm()
-        monkeypatch.setattr(slurm, "tagged_jobs", lambda _prefix: run_directory.rmdir() or ())
+
+        def listed(_prefix: str) -> tuple[SlurmJob, ...]:
+            run_directory.rmdir()
+            return ()
+
+        monkeypatch.setattr(slurm, "tagged_jobs", listed)
         assert self.found(paths, slurm) is None
         assert stopped == []
 
