@@ -64,13 +64,16 @@ def started_s(pid: int) -> float | None:
 
 
 def recorded(pid_file: Path, argument: str) -> ProcessId | None:
-    """The process whose pid is in the file, if it runs with this argument; a recycled pid does not."""
+    """The process whose pid is in the file, if it runs with this argument; a recycled pid does not.
+
+    Nor does one that is hidden from us (a /proc with `hidepid`), which is another user's.
+    """
     collect_children()
     try:
         pid = int(pid_file.read_text(encoding="ascii").split()[0])
         found = identify(pid)
         return found if found is not None and argument in psutil.Process(pid).cmdline() else None
-    except (FileNotFoundError, psutil.NoSuchProcess, ValueError, IndexError):
+    except (FileNotFoundError, psutil.Error, ValueError, IndexError):
         return None
 
 

@@ -6,10 +6,11 @@ running configuration changes only when a valid file is loaded.
 
 from __future__ import annotations
 
+import hashlib
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from explsched import strict_yaml
 from explsched.atomic_file import replace_file
 from explsched.strict_yaml import ConfigError
 from inference_gateway import key_file, services
@@ -30,6 +31,8 @@ from inference_gateway.sections import GatewaySection, ServiceSection
 _SERVICES = "services.yaml"
 _KEYS = "keys.yaml"
 _CERTIFICATE = "certificate.pem"
+_ORIGIN = "origin."
+_BESIDE_CERTIFICATE = (".key", ".ocsp", ".issuer", ".sctl", ".rsa", ".dsa", ".ecdsa")
 _LONGEST_RETRY_S = 86_400
 
 
@@ -37,7 +40,8 @@ _LONGEST_RETRY_S = 86_400
 class Accepted:
     """The contents of the files, validated, and their texts. `services_path` is the path of the services file.
 
-    `slot` is 2 for the second of two gateways. `certificate` is the text of `listen.certificate`, with its private key.
+    `slot` is 2 for the second of two gateways. `certificate` is the text of `listen.certificate`, with its private key;
+    where HAProxy has to read more than that file it is its path.
     """
 
     services_path: Path
@@ -46,7 +50,7 @@ class Accepted:
     services_text: str
     keys_text: str
     slot: int = 1
-    certificate: str | None = field(default=None, repr=False)
+    certificate: str | Path | None = field(default=None, repr=False)
 
     @property
     def paths(self) -> GatewayPaths:
@@ -107,14 +111,19 @@ class Accepted:
         """
         directory = self.paths.accepted
         texts = {_SERVICES: self.services_text, _KEYS: self.keys_text}
-        texts |= {} if self.certificate is None else {_CERTIFICATE: self.certificate}
+        texts |= {_CERTIFICATE: self.certificate} if isinstance(self.certificate, str) else {}
         try:
             directory.mkdir(mode=0o700, exist_ok=True)
+            origin = directory / _origin(self.services_path)
+            for former in directory.glob(f"{_ORIGIN}*"):
+                if former != origin:
+                    former.unlink(missing_ok=True)
+            origin.touch()
             for name, text in texts.items():
                 path = directory / name
                 if not path.exists() or path.read_bytes() != text.encode():
                     replace_file(path, text, mode=0o600)
-            if self.certificate is None:
+            if _CERTIFICATE not in texts:
                 (directory / _CERTIFICATE).unlink(missing_ok=True)
         except OSError as error:
             raise GatewayError(f"{error.filename or directory}: cannot be written: {error.strerror}") from error
@@ -132,17 +141,26 @@ def read(services_path: Path, slot: int = 1) -> Accepted:
         known = ", ".join(section.services)
         where = f"{section.listen.keys}: keys"
         raise ConfigError("\n".join(f"{where}.{key}.services: no service {name!r} ({known})" for key, name in unknown))
-    certificate = _text(section.listen.certificate)
+    certificate = _certificate(section.listen.certificate)
     return Accepted(services_path.resolve(), section, found, text, keys_text, slot, certificate)
 
 
 def section_in_force(paths: GatewayPaths, services_path: Path) -> GatewaySection | None:
-    """As `kept`, but the services file alone. Raises also `GatewayError` where it is another user's."""
-    saved = paths.accepted / _SERVICES
+    """The services file in force; None if there is none, or it was read from another path than this.
+
+    The name in a file with faults may be that of another gateway. Raises `ConfigError`, and `GatewayError` where it is
+    another user's.
+    """
+    saved, origin = paths.accepted / _SERVICES, paths.accepted / _origin(services_path.resolve())
     try:
-        return services.read(saved, services_path)[0] if saved.exists() else None
+        return services.read(saved, services_path)[0] if saved.exists() and origin.exists() else None
     except OSError as error:
         raise GatewayError(f"{saved}: {error.strerror}") from error
+
+
+def _origin(services_path: Path) -> str:
+    """The name of an empty file (a full disk has no blocks) that tells from which path the saved files were read."""
+    return f"{_ORIGIN}{hashlib.sha256(os.fsencode(services_path)).hexdigest()[:16]}"
 
 
 def kept(directory: Path, services_path: Path, slot: int = 1) -> Accepted | None:
@@ -152,13 +170,24 @@ def kept(directory: Path, services_path: Path, slot: int = 1) -> Accepted | None
     section, text = services.read(directory / _SERVICES, services_path)
     found, keys_text = key_file.read(directory / _KEYS, section.listen.keys)
     saved, named = directory / _CERTIFICATE, section.listen.certificate
-    # A gateway that this version has not reloaded yet has saved none.
-    certificate = _text(saved if named is not None and saved.exists() else named)
+    # None is saved of several files, nor by the version before, whose HAProxy reads them at its start, as it did then.
+    certificate = _certificate(saved) if named is not None and saved.exists() else named
     return Accepted(services_path.resolve(), section, found, text, keys_text, slot, certificate)
 
 
-def _text(path: Path | None) -> str | None:
-    return None if path is None else strict_yaml.file_text(path)
+def _certificate(path: Path | None) -> str | Path | None:
+    """The text of a certificate, or its path if it is a directory or HAProxy reads others beside it, such as its key.
+
+    Raises `ConfigError`.
+    """
+    if path is None:
+        return None
+    try:
+        if path.is_dir() or any(path.with_name(path.name + end).exists() for end in _BESIDE_CERTIFICATE):
+            return path
+        return path.read_text(encoding="utf-8", errors="replace")  # a comment may be in another encoding
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def changed(now: Accepted) -> Accepted:

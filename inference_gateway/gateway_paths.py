@@ -54,7 +54,7 @@ class GatewayPaths:
 
     def private_name(self, name: str) -> str:
         """The name by which `private` and `left` know the gateway `name`."""
-        return name if self.slot == 1 else f"{name}-second"
+        return name if self.slot == 1 else f"{name}.second"  # no gateway's name has a dot
 
     @property
     def address(self) -> Path:

@@ -144,7 +144,8 @@ class Worker:
         """Whether it waits for older batches of its key: the requests of all that have begun are in memory."""
         if batch.status == "cancelling" or now_s >= batch.expires_at or not self._admitted(owner, now_s):
             return False  # it ends at once
-        begun = sum(job.counts().total for job in self._jobs.values() if job.owned.owner == owner)
+        others = (job for job in self._jobs.values() if job.owned.owner == owner)
+        begun = sum(job.counts().total for job in others if not job.requests.closed)  # those may wait for a month
         return begun >= _BATCHES_IN_MEMORY * self._settings.requests_per_batch
 
     def _begin(self, owned: Owned, batch: Batch) -> BatchJob | None:

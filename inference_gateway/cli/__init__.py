@@ -53,7 +53,7 @@ def opened_in_force(services_path: Path) -> tuple[GatewaySection, GatewayPaths]:
         paths = GatewayPaths(services.directory_of(services_path))
         section = accepted.section_in_force(paths, services_path)
         if section is None:
-            there = f"{paths.accepted} has no file that was accepted, by which this command could go"
+            there = f"{paths.accepted} has no file that was accepted from {services_path}, by which to go"
             raise ConfigError(f"{error}\n{there}") from error
         click.echo(f"{error}\ngoing by the accepted file, in {paths.accepted}", err=True)
         return section, paths

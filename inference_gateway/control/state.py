@@ -242,7 +242,8 @@ def withdraw(paths: GatewayPaths, pid: int, since_s: float) -> None:
 
 def begin_anew(paths: GatewayPaths) -> None:
     """Remove requests that commands left for an earlier gateway of this name, and forget its failed starts."""
-    for left in (paths.closing, paths.overrides, paths.orders, *(own.reload for own in paths.slots)):
+    handovers = paths.root.glob("*handover*")
+    for left in (paths.closing, paths.overrides, paths.orders, *(own.reload for own in paths.slots), *handovers):
         left.unlink(missing_ok=True)
     if memory := read(paths.memory, Memory):
         services = {name: replace(known, generation="") for name, known in memory.services.items()}

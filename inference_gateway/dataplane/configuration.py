@@ -122,14 +122,22 @@ def server_arguments(
 def certificates(settings: GatewaySettings) -> dict[Path, str]:
     """The certificates of the settings, by file."""
     files = Files(settings.directory)
-    found = {} if settings.certificate is None else {files.certificate: settings.certificate}
+    found = {files.certificate: settings.certificate} if isinstance(settings.certificate, str) else {}
     if settings.trust is not None:
         found |= {files.authority: settings.trust.authority, files.gateway_certificate: settings.trust.certificate}
     return found
 
 
-def render(settings: GatewaySettings, endpoints: Mapping[str, Sequence[Endpoint]], connections: int) -> str:
-    """HAProxy's configuration for `connections` clients, with the replicas that take requests now (`endpoints`)."""
+def render(
+    settings: GatewaySettings,
+    endpoints: Mapping[str, Sequence[Endpoint]],
+    connections: int,
+    certificate_version: str = "",
+) -> str:
+    """HAProxy's configuration for `connections` clients, with the replicas that take requests now (`endpoints`).
+
+    `certificate_version` changes with a certificate that is given by its path, and so causes a reload.
+    """
     files = Files(settings.directory)
     services = (
         _service(service, files, settings.authentication, _proof(settings))
@@ -140,6 +148,7 @@ def render(settings: GatewaySettings, endpoints: Mapping[str, Sequence[Endpoint]
         settings=settings,
         files=files,
         connections=connections,
+        certificate_version=certificate_version,
         proof=_proof(settings),
         of_one_source=settings.of_one_source(connections),
         services="".join(services),

@@ -225,3 +225,15 @@ def write(path: Path, text: str) -> None:
         replace_file(path, text, mode=0o600)
     except OSError as error:
         raise StartError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def version(certificate: str | Path | None) -> str:
+    """A text that changes with any file that HAProxy reads for this path. Raises `StartError`."""
+    if not isinstance(certificate, Path):
+        return ""
+    try:
+        found = certificate.iterdir() if certificate.is_dir() else certificate.parent.glob(f"{certificate.name}*")
+        seen = (path.stat() for path in sorted(found) if path.exists())
+        return ", ".join(f"{one.st_ino} {one.st_size} {one.st_mtime_ns}" for one in seen)
+    except OSError as error:
+        raise StartError(f"{certificate}: cannot be read: {error.strerror}") from error

@@ -28,7 +28,7 @@ from inference_gateway.dataplane.endpoints import (
     read_state,
     services_text,
 )
-from inference_gateway.dataplane.files import Files, write
+from inference_gateway.dataplane.files import Files, version, write
 from inference_gateway.dataplane.process import HaproxyProcess, affordable_connections
 from inference_gateway.dataplane.runtime import RuntimeApi, haproxy_version
 from inference_gateway.dataplane.settings import GatewaySettings
@@ -292,7 +292,7 @@ class HaproxyDataPlane:
             self.files.turns: TURNS.read_text(encoding="utf-8"),
             self.files.prompts: PROMPTS.read_text(encoding="utf-8"),
             self.files.page: PAGE.read_text(encoding="utf-8"),
-            self.files.configuration: render(settings, endpoints, connections),
+            self.files.configuration: render(settings, endpoints, connections, version(settings.certificate)),
         }
 
     def _ready(self, service: str) -> tuple[Endpoint, ...]:

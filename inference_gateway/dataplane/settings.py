@@ -42,6 +42,7 @@ PATH = re.compile(r"/[A-Za-z0-9_.~/-]{0,199}")
 HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}|[0-9a-fA-F:.]{2,45}")
 DIGEST = re.compile(r"[0-9A-F]{64}")
 DIRECTORY = re.compile(r"/[A-Za-z0-9_./~+-]{0,80}")
+CERTIFICATE = re.compile(r"/[A-Za-z0-9_./~+-]{0,4000}")
 
 
 def matches(what: str, found: str, pattern: re.Pattern[str], accepted: str, shown: str = "") -> None:
@@ -302,7 +303,7 @@ class GatewaySettings:
     uses a buffer of that size, so `connection_limit` bounds the memory. One source, an IPv4 address or the first half
     of an IPv6 address, has at most `source_connections` (None: 1,000, and at most half of all) and opens at most
     `source_connections_per_s`, as a mean over 10 s; further ones are closed at once. `certificate` is PEM, the chain
-    and its private key; with it the gateway speaks HTTPS.
+    and its private key, or what HAProxy reads itself as its `crt`; with it the gateway speaks HTTPS.
 
     `trust` authenticates replicas: nothing is sent before the other end has shown the certificate of the replica of
     that name. None is for tests and measurements: plain HTTP to any server that listens.
@@ -316,7 +317,7 @@ class GatewaySettings:
     services: tuple[ServiceSettings, ...] = ()
     authentication: Literal["keys", "none"] = "keys"
     keys: tuple[ApiKey, ...] = ()
-    certificate: str | None = field(default=None, repr=False)
+    certificate: str | Path | None = field(default=None, repr=False)
     trust: Trust | None = None
     batches: BatchSettings | None = None
     page: Literal["none", "chat"] = "none"
@@ -347,6 +348,8 @@ class GatewaySettings:
         within("client_timeout_s", self.client_timeout_s, 0.1, 86400)
         within("request_timeout_s", self.request_timeout_s, 0.1, 3600)
         within("leaving_limit_s", self.leaving_limit_s, 1, 864000)
+        if isinstance(self.certificate, Path):
+            matches("certificate", str(self.certificate), CERTIFICATE, "an absolute path of plain characters")
         unique("service", [service.name for service in self.services])
         unique("key", [key.name for key in self.keys])
         unique("digest of key", [key.digest for key in self.keys])

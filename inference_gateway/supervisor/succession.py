@@ -65,16 +65,18 @@ def predecessor(record: GatewayRecord, now: Accepted, client: SlurmClient, own: 
 def remove_left(now: Accepted, active: Collection[int]) -> None:
     """Remove what this gateway's jobs have left on this node that were killed, all but the `active` ones."""
     for directory in gateway_paths.left(now.paths.private_name(now.section.name), active):
-        with suppress(FileNotFoundError):  # it was removed meanwhile
+        try:
             _remove(Files(directory), now.paths)
+        except OSError as error:  # of one of them, for which the succession must not wait
+            log.event(_LOG, logging.ERROR, "not cleaned up", file=str(directory), why=error.strerror or str(error))
 
 
 def _remove(files: Files, paths: GatewayPaths) -> bool:
     """End a data plane that nothing supervises, keep its log and remove its files. False if its supervisor lives.
 
-    Raises `FileNotFoundError`.
+    Raises `OSError`.
     """
-    with gateway_paths.supervised(files.directory) as left:
+    with suppress(FileNotFoundError), gateway_paths.supervised(files.directory) as left:
         if not left:
             return False
         found = Processes(files)
@@ -82,7 +84,7 @@ def _remove(files: Files, paths: GatewayPaths) -> bool:
             log.event(_LOG, logging.INFO, "ending the data plane that a killed job has left", at=str(files.directory))
         found.stop(grace_s=0.0)
         gateway_paths.clean_up(files.directory, files.access_log, paths.access_log)
-        return True
+    return True  # also where it has been removed meanwhile
 
 
 def _files(record: GatewayRecord) -> Files | None:
@@ -133,7 +135,7 @@ class Succession:
             return True
         # It removes the file once it has the address, which may be sooner than Slurm answers us.
         record = state.holder(self.paths)
-        return record is not None and record.job_id not in (None, self.own)
+        return record is not None and record.job_id == self._successor
 
     def coming(self) -> bool:
         """Whether a successor was released but does not take requests yet."""
@@ -181,6 +183,7 @@ class Succession:
         if not waiting:
             self.handing_over = False  # a successor released before is gone: the new one must be released as well
             waiting = [submit(self.client, now, self.sbatch, after=own)]
+            self.paths.handover(waiting[0]).unlink(missing_ok=True)  # of a job that died, before ids began anew
             log.event(_LOG, logging.INFO, "successor submitted", job=waiting[0])
         self._options = options(now, self.sbatch, own)
         return waiting[0]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, SIGUSR1
 
+import psutil
 import pytest
 from msgspec.structs import replace
 
@@ -90,6 +91,17 @@ def test_a_process_is_known_by_its_pid_file_and_an_argument(tmp_path: Path, slee
     sleeper.kill()
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
     assert process.recorded(pid_file, "300") is None
+
+
+def test_a_pid_that_is_another_users_by_now_is_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As measured with hidepid=1."""
+
+    def denied(found: psutil.Process) -> str:
+        raise psutil.AccessDenied(found.pid)
+
+    monkeypatch.setattr(psutil.Process, "status", denied)
+    (tmp_path / "pid").write_text(str(os.getpid()))
+    assert process.recorded(tmp_path / "pid", sys.executable) is None
 
 
 def test_a_process_that_has_ended_is_signalled_in_vain(sleeper: subprocess.Popen[bytes]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from explsched.strict_yaml import ConfigError
 from inference_gateway import accepted
 from inference_gateway.cli import commands as down
 from inference_gateway.control import state
@@ -200,3 +201,24 @@ def test_it_ends_the_gateway_in_force_where_the_edited_file_has_a_fault(site: Si
     (tmp_path / "services.yaml").write_text(SERVICES.replace("drain_deadline_s: 100", "drain: 100"))
     assert "gateway t: down, 2 replicas cancelled undrained\n" in site.down()
     assert site.slurm.cancelled == [2, 3, 4, 1]
+
+
+@pytest.mark.parametrize(
+    "head", ["nmae: test", "name: [test", "name: test\ndirectory: ~/.explsched/gateway/gateway\nunknown: 1"]
+)
+def test_a_fault_in_one_file_does_not_end_the_gateway_of_another(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str
+) -> None:
+    """Which runs under the default name: that is taken for a name which cannot be read."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    text = SERVICES.replace("name: t\ndirectory: state\n", "")
+    (tmp_path / "services.yaml").write_text(text)
+    running = accepted.read(tmp_path / "services.yaml")
+    running.paths.make()
+    running.keep()
+    site.slurm.set(1, comment=jobs.tag(running.section.name))
+    (tmp_path / "test.yaml").write_text(head + text)
+    done = CliRunner().invoke(down.down, ["-s", str(tmp_path / "test.yaml"), "--now"])
+    assert isinstance(done.exception, ConfigError)
+    assert f"has no file that was accepted from {tmp_path / 'test.yaml'}" in str(done.exception)
+    assert site.slurm.cancelled == []

@@ -150,7 +150,9 @@ def test_one_that_runs_without_a_job_is_seen_by_its_reports(site: Site, seconds_
 
 
 def test_what_an_earlier_one_was_told_does_not_hold_for_this_one(site: Site) -> None:
-    told = (site.paths.closing, site.paths.reload, site.paths.overrides)
+    former = site.paths.root / "handover"  # of the version before
+    words = (former, *(own.handover(7) for own in site.paths.slots))
+    told = (site.paths.closing, site.paths.reload, site.paths.overrides, *words)
     for left in told:
         left.touch()
     site.up()

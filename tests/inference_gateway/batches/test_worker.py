@@ -356,6 +356,20 @@ def test_a_batch_in_progress_waits_while_its_service_is_closed_to_it(
     assert (ended.status, ended.request_counts.failed) == ("expired", 1)
 
 
+def test_batches_that_wait_for_a_reload_keep_no_others_of_their_key_waiting(
+    tmp_path: Path, owned: Owned, batch: Batch
+) -> None:
+    one_each = replace(owned, settings=replace(owned.settings, requests_per_batch=1, files_per_key=100))
+    worker(tmp_path, owned).run_once()
+    later = batch_of(one_each, lines_of("a", model="vision"))
+    now = accepted(tmp_path, "batches: idle")
+    slip = replace(now, section=services.parse(now.services_text.replace("  chat:", "  cat:"), now.services_path))
+    ours = Worker(slip, one_each.settings, create_autospec(aiohttp.ClientSession))
+    for _ in range(2):
+        ours.run_once()
+    assert [owned.batch(one.id).status for one in (batch, later)] == ["in_progress"] * 2
+
+
 def test_a_batch_in_progress_waits_while_its_key_may_not_use_its_service(tmp_path: Path) -> None:
     settings = BatchSettings(tmp_path / "batches", 1 << 20, 10, 100)
     owned = Owned.of(settings, "alice")

@@ -60,6 +60,29 @@ def test_https_with_a_certificate_that_is_renewed(directory: Path, servers: list
         assert rig.plane.files.certificate.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("crt", ["c.pem", "certificates"])
+def test_https_with_files_that_haproxy_reads_by_itself(directory: Path, servers: list[Replica], crt: str) -> None:
+    """A key beside its certificate, and a directory."""
+    home = directory / f"of-{crt}"
+    (home / "certificates").mkdir(parents=True)
+    pem = home / ("c.pem" if crt == "c.pem" else "certificates/any.pem")
+
+    def renewed(name: str) -> Path:
+        both = certificate(home / name, name)
+        chain, key = both.with_suffix(".chain"), both.with_suffix(".key")
+        pem.with_name(f"{pem.name}.key").write_bytes(key.read_bytes())
+        pem.write_bytes(chain.read_bytes())
+        return chain
+
+    first = renewed("first")
+    with gateway(home / "tls", ServiceSettings("chat"), certificate=home / crt) as rig:
+        rig.add("chat", servers[0].endpoint)
+        assert complete(rig, first) == (200, "r1")
+        second = renewed("second")
+        rig.plane.apply(rig.plane.settings)
+        assert complete(rig, second) == (200, "r1")
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_long_bodies_are_refused_in_each_version_of_http(directory: Path, servers: list[Replica]) -> None:
     if b"HTTP2" not in subprocess.run(["curl", "--version"], capture_output=True, check=True).stdout:

@@ -47,6 +47,7 @@ DIGEST = digest_of("x")
         (GatewaySettings, {"directory": Path("/x"), "port": 0}, "port: found 0"),
         (GatewaySettings, {"directory": Path("/x"), "port": 1, "host": "a b"}, "host"),
         (GatewaySettings, {"directory": Path("/x"), "port": 1, "authentication": "maybe"}, "keys, none"),
+        (GatewaySettings, {"directory": Path("/x"), "port": 1, "certificate": Path("/x y")}, "certificate"),
     ],
 )
 def test_a_wrong_value_is_named(kind: type, values: dict[str, Any], words: str) -> None:

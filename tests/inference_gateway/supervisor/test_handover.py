@@ -1,10 +1,12 @@
 """The job before and the job after."""
 
+import errno
 import os
 import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -302,15 +304,22 @@ class TestHandover:
         gateway.succession.handing_over = False
         assert not gateway.succession.taken_over(), "it was not set free by this one"
 
+    def test_the_word_of_a_job_that_died_is_not_its_successors(self, gateway: Gateway, paths: GatewayPaths) -> None:
+        """Job ids begin anew where Slurm has lost its state."""
+        paths.handover(max(gateway.slurm.known) + 1).touch()
+        gateway.at(3300)
+        assert gateway.succession.coming()
+
     def test_a_successor_that_has_the_address_already_has_taken_over(
         self, gateway: Gateway, paths: GatewayPaths
     ) -> None:
         """It waits for us for half a minute; the answer of Slurm, for which we wait, may take longer."""
         ours = GatewayRecord("http://a", "a", 1, 1, OWN, "/run/1", NOW_S, "a")
-        state.announce(paths, ours)
         gateway.at(3300)
-        assert not gateway.succession.taken_over()
-        state.announce(paths, replace(ours, job_id=8))
+        for job_id, why in ((8, "of a job that was killed: a full disk has kept our own from it"), (OWN, "our own")):
+            state.announce(paths, replace(ours, job_id=job_id))
+            assert not gateway.succession.taken_over(), why
+        state.announce(paths, replace(ours, job_id=max(gateway.slurm.known)))
         assert gateway.succession.taken_over()
 
 
@@ -358,6 +367,16 @@ class TestWhatKilledJobsHaveLeft:
         gateway.at(0, self.now(paths))
         assert (left.exists(), [other.exists() for other in others]) == (False, [True] * 4)
         assert paths.access_log.read_text() == "a request\n"
+
+    def test_one_that_cannot_be_looked_at_does_not_stop_the_succession(
+        self, gateway: Gateway, paths: GatewayPaths, left: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fails(at: Path) -> AbstractContextManager[bool]:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(at))
+
+        monkeypatch.setattr(gateway_paths, "supervised", fails)
+        gateway.at(3300, self.now(paths))
+        assert (len(gateway.slurm.released), left.exists()) == (1, True)
 
     def test_it_stays_while_its_job_or_its_supervisor_lives(
         self, gateway: Gateway, paths: GatewayPaths, left: Path
@@ -435,6 +454,21 @@ class TestPredecessor:
         with gateway_paths.supervised(run_directory):
             assert self.found(paths, FakeSlurm()) == Files(run_directory, run_directory)
         assert (stopped, run_directory.exists()) == ([], True)
+
+    def test_one_that_ends_just_now_is_no_predecessor(
+        self, paths: GatewayPaths, tmp_path: Path, stopped: list[Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As where Slurm has taken its job for ended before it did: it removes its directory while Slurm answers."""
+        self.announced(paths, run_directory := gateway_paths.private("t", 5))
+        slurm = FakeSlurm()
+
+        def listed(_prefix: str) -> tuple[SlurmJob, ...]:
+            run_directory.rmdir()
+            return ()
+
+        monkeypatch.setattr(slurm, "tagged_jobs", listed)
+        assert self.found(paths, slurm) is None
+        assert stopped == []
 
     @pytest.mark.parametrize("left", ["alive", "dead"])
     def test_what_a_killed_job_has_left_is_removed_but_its_log_is_kept(

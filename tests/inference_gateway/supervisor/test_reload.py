@@ -249,7 +249,8 @@ def test_an_accepted_configuration_replaces_the_last_one(gateway: Gateway) -> No
     new = accepted.read(gateway.services)
     new.keep()
     assert accepted.kept(gateway.paths.accepted, gateway.services) == new
-    assert sorted(path.name for path in gateway.paths.accepted.iterdir()) == ["keys.yaml", "services.yaml"]
+    names = sorted(path.name.partition(".")[0] for path in gateway.paths.accepted.iterdir())
+    assert names == ["keys", "origin", "services"]
 
 
 class TestACertificate:
@@ -280,10 +281,36 @@ class TestACertificate:
         assert https.asked() == f"{pem}: cannot be read: No such file or directory"
         assert len(https.put) == 1
 
-    def test_the_file_itself_is_read_where_the_version_before_has_kept_none(self, https: Gateway) -> None:
-        kept = https.paths.accepted
-        (kept / "certificate.pem").unlink()
-        assert accepted.kept(kept, https.services) == https.revision.now
+    def test_haproxy_reads_the_file_itself_where_the_version_before_has_kept_none(self, https: Gateway) -> None:
+        """And where it cannot the job goes on trying, and then has another one try."""
+        (https.paths.accepted / "certificate.pem").unlink()
+        pem = https.services.with_name("c.pem")
+        for damage in (lambda _pem: None, Path.unlink, Path.mkdir):
+            damage(pem)
+            begun = accepted_files(https.services, https.paths.accepted, 1, after=7)
+            assert begun.settings(Path("/run/g")).certificate == pem
+
+    def test_a_key_beside_it_and_a_directory_are_left_to_haproxy(self, https: Gateway) -> None:
+        pem, kept = https.services.with_name("c.pem"), https.paths.accepted
+        key = pem.with_name("c.pem.key")
+        key.write_text("KEY")
+        assert https.asked() == ""
+        https.put[-1].keep()
+        assert (https.put[-1].certificate, (kept / "certificate.pem").exists()) == (pem, False)
+        assert accepted.kept(kept, https.services) == https.put[-1] == accepted.read(https.services)
+        for path in (key, pem):
+            path.unlink()
+        pem.mkdir()
+        assert accepted.read(https.services).certificate == pem
+
+    def test_comments_may_be_in_any_encoding(self, https: Gateway) -> None:
+        """As those of `openssl pkcs12`."""
+        https.services.with_name("c.pem").write_bytes("subject=/O=Universit\xe4t\nPEM".encode("latin-1"))
+        assert https.asked() == ""
+        https.put[-1].keep()
+        kept = accepted.kept(https.paths.accepted, https.services)
+        assert kept == https.put[-1]
+        assert kept.certificate == "subject=/O=Universit\N{REPLACEMENT CHARACTER}t\nPEM"
 
     def test_none_stays_behind_without_https(self, https: Gateway) -> None:
         https.services.write_text(GOOD)

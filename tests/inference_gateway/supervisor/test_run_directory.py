@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from inference_gateway import gateway_paths
+from inference_gateway.gateway_paths import GatewayPaths
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +28,14 @@ def test_the_directory_is_private_and_the_same_after_a_restart(tmp_path: Path) -
     assert (
         len({made, gateway_paths.private("t", 8), gateway_paths.private("t", None), gateway_paths.private("u", 7)}) == 4
     )
+
+
+def test_that_of_a_second_gateway_is_no_other_gateways(tmp_path: Path) -> None:
+    """Which would remove what its killed jobs have left, and keep their logs."""
+    made = gateway_paths.private(GatewayPaths(tmp_path, slot=2).private_name("t"), 7)
+    others = (GatewayPaths(tmp_path).private_name(name) for name in ("t", "t-second"))
+    assert [gateway_paths.left(other, ()) for other in others] == [[], []]
+    assert gateway_paths.left(GatewayPaths(tmp_path, slot=2).private_name("t"), ()) == [made]
 
 
 def _one_that_others_may_enter(taken: Path) -> None:
