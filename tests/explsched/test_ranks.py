@@ -82,12 +82,19 @@ def test_a_group_that_torch_does_not_know_agrees_by_its_own_collective() -> None
 
 
 @pytest.mark.parametrize(
-    ("served", "device"), [("cpu:gloo,cuda:gloo", "cpu"), ("cuda:nccl", "cuda"), ("cpu:gloo,cuda:nccl", "cpu")]
+    ("served", "bound", "device"),
+    [
+        ("cpu:gloo,cuda:gloo", None, "cpu"),
+        ("cuda:nccl", None, "cuda"),
+        ("cuda:nccl", "cuda:1", "cuda:1"),
+        ("cpu:nccl,cuda:nccl", None, "cuda"),  # torch 2.0
+        ("cpu:gloo,cuda:nccl", "cuda:1", "cpu"),
+    ],
 )
 def test_processes_agree_on_a_device_that_their_group_serves(
-    monkeypatch: pytest.MonkeyPatch, served: str, device: str
+    monkeypatch: pytest.MonkeyPatch, served: str, bound: str | None, device: str
 ) -> None:
-    """NCCL takes no tensors of the CPU. This machine may have no GPU."""
+    """NCCL takes no tensors of the CPU, nor of a GPU other than that to which it is bound. Here may be no GPU."""
     asked: list[tuple[int, str]] = []
 
     def tensor(value: int, device: str) -> SimpleNamespace:
@@ -98,6 +105,7 @@ def test_processes_agree_on_a_device_that_their_group_serves(
         is_available=lambda: True,
         is_initialized=lambda: True,
         get_backend_config=lambda: served,
+        group=SimpleNamespace(WORLD=SimpleNamespace(bound_device_id=bound)),
         all_reduce=lambda _flag, op: op,
         ReduceOp=SimpleNamespace(MAX="max"),
     )
