@@ -81,6 +81,17 @@ def test_a_group_that_torch_does_not_know_agrees_by_its_own_collective() -> None
     assert asked == [True, True]
 
 
+def test_a_rank_that_asked_nobody_tells_of_its_checkpoint(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the last stage of a pipeline, which has the loss and reports alone."""
+    group = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, get_rank=lambda: 1)
+    monkeypatch.setitem(sys.modules, "torch.distributed", group)
+    checkpoint = CheckpointSignal()
+    checkpoint.saved(3)
+    assert not checkpoint.agreed(bool)
+    checkpoint.saved(4)
+    assert [(line["event"], line["step"]) for line in lines(job)] == [("checkpoint", 3)]
+
+
 @pytest.mark.parametrize(
     ("served", "bound", "device"),
     [
