@@ -101,10 +101,13 @@ def test_processes_wait_for_each_other_only_where_they_may_be_asked(
 
     monkeypatch.setenv("EXPLSCHED_CHECKPOINT", name)
     waited: list[str] = []
-    monkeypatch.setattr(
-        "explsched.integrations.huggingface.any_rank", lambda wanted: bool(waited.append("save")) or wanted
-    )
-    monkeypatch.setattr("explsched.integrations.TrainerReports.agreed", lambda _self: bool(waited.append("step")))
+
+    def waits(place: str) -> bool:
+        waited.append(place)
+        return False
+
+    monkeypatch.setattr("explsched.integrations.TrainerReports.agreed", lambda _self: waits("step"))
+    monkeypatch.setattr("explsched.integrations.huggingface.any_rank", lambda wanted: waits("save") or wanted)
     callback = ExplschedCallback()
     arguments: Any = SimpleNamespace(world_size=2)
     state: Any = SimpleNamespace(is_world_process_zero=True, global_step=1)
