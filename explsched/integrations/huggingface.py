@@ -8,7 +8,7 @@ scheduler asks for a checkpoint, the trainer saves one at the end of the step, o
 saves it itself: where that fails, as on a full disk, the training ends.
 
 Processes that train together need the callback in every process: the others would wait for one without it. They agree
-only where EXPLSCHED_CHECKPOINT is set, as `sxrun` does: elsewhere nobody asks, and one of them may have it alone.
+only where the environment names the checkpoint signal, which `sxrun` sees to: elsewhere one may have it alone.
 """
 
 from __future__ import annotations
