@@ -60,6 +60,7 @@ class CheckpointSignal:
     def __init__(self, name: str | None = None) -> None:
         self._number = signal_number(name or signal_name(os.environ))
         self._previous: signal._HANDLER = signal.SIG_DFL
+        self._has_asked_others = False
         self.requested = False
 
     def __enter__(self) -> CheckpointSignal:
@@ -86,6 +87,7 @@ class CheckpointSignal:
                 is given whether this process has been asked, and returns whether any has.
 
         """
+        self._has_asked_others = True
         wanted = any_process(self.requested)
         if wanted:  # what comes after a no is asked at the next step
             self.requested = False
@@ -94,11 +96,11 @@ class CheckpointSignal:
     def saved(self, step: int) -> None:
         """Tell the scheduler that the checkpoint of `step` is on disk, after which it may requeue the job at once.
 
-        Where several processes save, call it when all of them have. In a process group of `torch.distributed` each may
-        call it, and rank 0 tells the scheduler; without one, each process that calls it does.
+        Where several processes save, call it when all of them have. Each process that calls it tells the scheduler, but
+        for those that have called `agreed` in a process group of `torch.distributed`: of these rank 0 does.
         """
         self.requested = False
-        if is_first_rank():
+        if is_first_rank() or not self._has_asked_others:
             event("checkpoint", step)
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:

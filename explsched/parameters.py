@@ -12,6 +12,8 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from explsched.launchers import told_to_training
+
 Parameter = float | str | bool
 
 LONGEST = 128
@@ -24,23 +26,6 @@ _SECRET = re.compile(r"pass(word|wd|phrase)|secret|credential|api[-_]?key", re.I
 _TOKEN = re.compile(r"token(?!i[sz])", re.IGNORECASE)
 _ONE_TOKEN = re.compile(r"token(?!i[sz]|s)", re.IGNORECASE)
 _WORDS = {"true": True, "false": False}
-_LAUNCHERS = frozenset(
-    {
-        "accelerate",
-        "accelerate.commands.launch",
-        "deepspeed",
-        "horovodrun",
-        "mpiexec",
-        "mpirun",
-        "srun",
-        "torch.distributed.launch",
-        "torch.distributed.run",
-        "torchrun",
-    }
-)
-"""Programs, and modules after `-m`, that start a training in several processes."""
-
-_SCRIPT = re.compile(r"\S+\.py")
 
 
 def of_text(text: str) -> Parameter:
@@ -87,24 +72,13 @@ def of_command(words: Sequence[str]) -> dict[str, Parameter]:
     and ids differ in each job and are nothing of the training.
     """
     found: dict[str, Parameter] = {}
-    words = _without_launcher(words)
+    words = told_to_training(words)
     for word, after in itertools.zip_longest(words, words[1:], fillvalue=""):
         match = _PAIR.fullmatch(word)
         value = match and (match[2] if match[2] is not None else _own_word(after))
         if match and value is not None and is_name(match[1]) and not is_secret(match[1], value):
             found[match[1]] = of_text(value)
     return found
-
-
-def _without_launcher(words: Sequence[str]) -> Sequence[str]:
-    """The words from the Python script or module on that a launcher starts; all of them where none is found."""
-    is_launched = False
-    for at, word in enumerate(words):
-        if word.rpartition("/")[2] in _LAUNCHERS:
-            is_launched = True
-        elif _SCRIPT.fullmatch(word) or (at and words[at - 1] in ("-m", "--module")):
-            return words[at:] if is_launched else words
-    return words
 
 
 def is_secret(name: str, value: object) -> bool:

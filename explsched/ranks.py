@@ -10,14 +10,20 @@ def any_rank(wanted: bool) -> bool:  # noqa: FBT001  the flag is all that there 
     """Whether any process of the default group of `torch.distributed` says yes; without such a group its own answer.
 
     A collective: all processes must call it, at the same place. It runs on the device that the group's backend serves,
-    for NCCL the current one (`torch.cuda.set_device`), and waits for that device. Raises what `all_reduce` raises.
+    and waits for that: with NCCL the group's `device_id`, without one the current GPU, which `torch.cuda.set_device`
+    must have made another one in each process. Raises what `all_reduce` raises.
     """
     distributed = _group()
     if distributed is None:
         return wanted
     torch = sys.modules["torch"]
-    devices = [served.partition(":")[0] for served in distributed.get_backend_config().split(",")]
-    flag = torch.tensor(int(wanted), device="cpu" if "cpu" in devices else devices[0])
+    served = dict(pair.split(":") for pair in distributed.get_backend_config().split(","))
+    if served.get("cpu", "nccl") != "nccl":  # torch 2.0 names NCCL for the CPU as well, whose tensors it refuses
+        device = "cpu"
+    else:
+        bound = getattr(distributed.group.WORLD, "bound_device_id", None)
+        device = bound or next(name for name in served if name != "cpu")
+    flag = torch.tensor(int(wanted), device=device)
     distributed.all_reduce(flag, op=distributed.ReduceOp.MAX)
     return bool(flag.item())
 

@@ -34,6 +34,7 @@ DOORS: Mapping[str, frozenset[str]] = {
             "explsched.checkpoint",
             "explsched.errors",
             "explsched.job_options",
+            "explsched.launchers",
             "explsched.parameters",
             "explsched.progress",
             "sbatch_templates",

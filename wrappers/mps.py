@@ -162,7 +162,8 @@ def _run(
     except OSError as error:
         raise MpsError(f"{line}: {error}") from error
     if done.returncode:
-        raise MpsError(f"{line} ends with status {done.returncode}: {_said(log) or 'no message'}")
+        more = f"{_said(log) or 'no message'}; see {environment[LOG_VARIABLE]}"
+        raise MpsError(f"{line} ends with status {done.returncode}: {more}")
 
 
 def _said(log: Path | None) -> str:

@@ -12,11 +12,11 @@ import signal
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 
 from explsched.errors import warn
 from explsched.job_options.table import CHECKPOINT
+from explsched.launchers import launcher
 
 _TOLD_BELOW = re.compile(r"python|pypy|(ba|da|a|mk|z)?sh\b|ksh\d*\b|busybox\b")
 """Programs that catch a signal because a user has written so. Others, as rsync, catch it to end, or for their own."""
@@ -28,9 +28,6 @@ _SOURCED = re.compile(rb"""(?:^|[\0;&|({]|\b(?:then|do|else))\s*(?:\.|source)\s+
 _THROUGH_SRUN = {signal.SIGUSR1, signal.SIGUSR2}
 """srun passes these on to its tasks. It kills them for SIGTERM, SIGHUP and SIGQUIT, and keeps the others to itself."""
 
-_LAUNCHERS = frozenset(
-    {"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "horovodrun"}
-)
 _ENDS_WORKERS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 """torchrun catches these, others some of them, and ends its workers: those that still save after 30 s by SIGKILL."""
 
@@ -82,14 +79,11 @@ def ends_at_srun(pid: int, number: signal.Signals) -> bool:
 
 
 def ends_at_launcher(command: Sequence[str], number: signal.Signals) -> str | None:
-    """The launcher among a command's words that would take this signal for its workers' end; None without one.
+    """The launcher that a command's words run and that would take this signal for its workers' end; None without one.
 
-    Words from a Python script on are the training's. A launcher that a shell script starts is not seen.
+    One that a shell script starts is not seen.
     """
-    if number not in _ENDS_WORKERS:
-        return None
-    words = takewhile(lambda word: not word.endswith(".py"), command)
-    return next((name for name in (Path(word).name for word in words) if name in _LAUNCHERS), None)
+    return launcher(command) if number in _ENDS_WORKERS else None
 
 
 def _children() -> dict[int, list[int]]:

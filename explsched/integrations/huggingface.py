@@ -6,10 +6,14 @@
 Evaluations that have the job's metric become reports; without evaluations, what is logged of the training. When the
 scheduler asks for a checkpoint, the trainer saves one at the end of the step, on which all processes agree. The trainer
 saves it itself: where that fails, as on a full disk, the training ends.
+
+Processes that train together need the callback in every process: the others would wait for one without it. They agree
+only where the environment names the checkpoint signal, which `sxrun` sees to: elsewhere one may have it alone.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +21,7 @@ from pathlib import Path
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from explsched.integrations import TrainerReports
+from explsched.job_options.table import CHECKPOINT
 from explsched.ranks import any_rank
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)\Z", re.ASCII)
@@ -44,6 +49,7 @@ class ExplschedCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_more: object
     ) -> None:
         """Listen for requests."""
+        self._was_asked = False
         if not state.is_world_process_zero:
             self._reports.listen()
             return
@@ -73,15 +79,22 @@ class ExplschedCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_more: object
     ) -> None:
         """A checkpoint can be saved now."""
-        self._was_asked = self._reports.agreed()
-        if self._was_asked:
+        if _agrees(args):
+            self._was_asked = self._reports.agreed() or self._was_asked
+        if self._was_asked:  # until on_save: with save_strategy="best" the trainer drops it at an evaluation
             control.should_save = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_more: object) -> None:
         """A checkpoint is on disk, whoever wanted it."""
-        if self._was_asked:
+        self._was_asked = False
+        if _agrees(args):
             any_rank(wanted=False)  # waits for the others, each of which saves its random state, or a part of the model
         if state.is_world_process_zero:
             self._reports.saved(state.global_step)
         else:
             self._reports.answered()
+
+
+def _agrees(args: TrainingArguments) -> bool:
+    """Whether the processes may wait for each other here, as all of them have the callback."""
+    return args.world_size == 1 or bool(os.environ.get(CHECKPOINT.variable))

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -180,143 +176,6 @@ def test_outside_the_main_thread_there_are_reports_all_the_same(job: Path, capfd
     thread.join()
     assert reports(job) == [(1, 1.0)]
     assert "outside the main thread" in capfd.readouterr().err
-
-
-def test_hugging_face(job: Path, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed (explsched[examples])")
-    torch = pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
-    pytest.importorskip("accelerate", reason="accelerate is not installed (explsched[examples])")
-    from explsched.integrations.huggingface import ExplschedCallback, last_checkpoint
-
-    class Line(torch.nn.Module):  # type: ignore[misc,name-defined,unused-ignore]
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(1, 1)
-
-        def forward(self, x: Any, labels: Any) -> dict[str, Any]:
-            return {"loss": ((self.layer(x) - labels) ** 2).mean()}
-
-    class Asking(transformers.TrainerCallback):  # type: ignore[misc,name-defined,unused-ignore]
-        def on_step_begin(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
-            if state.global_step == 2:
-                os.kill(os.getpid(), signal.SIGUSR1)
-
-    data = [{"x": torch.tensor([1.0]), "labels": torch.tensor([2.0])}] * 8
-    arguments = transformers.TrainingArguments(
-        str(tmp_path / "out"), max_steps=4, logging_steps=1, save_strategy="no", report_to=[], use_cpu=True
-    )
-    callbacks = [Asking(), ExplschedCallback(params={"lr": 0.1})]
-    transformers.Trainer(Line(), arguments, train_dataset=data, callbacks=callbacks).train()
-    assert [step for step, _ in reports(job)][:4] == [1, 2, 3, 4]
-    assert events(job) == ["checkpoint"]
-    assert [path.name for path in (tmp_path / "out").glob("checkpoint-*")] == ["checkpoint-3"]
-    assert last_checkpoint(tmp_path / "out") == str(tmp_path / "out" / "checkpoint-3")
-
-
-HUGGING_FACE_IN_SEVERAL = """\
-import os, signal, torch, transformers
-from explsched.integrations.huggingface import ExplschedCallback
-
-class Line(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(1, 1)
-
-    def forward(self, x, labels):
-        return {"loss": ((self.layer(x) - labels) ** 2).mean()}
-
-class Asking(transformers.TrainerCallback):
-    def on_step_begin(self, args, state, control, **_more):
-        if (args.process_index, state.global_step) in ((1, 2), (0, 5), (1, 5)):
-            os.kill(os.getpid(), signal.SIGUSR1)
-
-data = [{"x": torch.tensor([1.0]), "labels": torch.tensor([2.0])}] * 16
-arguments = transformers.TrainingArguments(
-    "out", max_steps=8, save_strategy="no", report_to=[], use_cpu=True, ddp_backend="gloo", disable_tqdm=True
-)
-transformers.Trainer(Line(), arguments, train_dataset=data, callbacks=[Asking(), ExplschedCallback()]).train()
-os._exit(0)
-"""
-
-
-def test_hugging_face_in_several_processes_that_are_asked_at_different_steps(job: Path, tmp_path: Path) -> None:
-    for name in ("torch", "transformers", "accelerate"):
-        if importlib.util.find_spec(name) is None:
-            pytest.skip(f"{name} is not installed (explsched[examples])")
-    (tmp_path / "train.py").write_text(HUGGING_FACE_IN_SEVERAL)
-    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py"]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert [line["step"] for line in lines(job) if line.get("event") == "checkpoint"] == [3, 6]
-    for step in (3, 6):
-        saved = {path.name for path in (tmp_path / "out" / f"checkpoint-{step}").iterdir()}
-        assert {"rng_state_0.pth", "rng_state_1.pth", "trainer_state.json"} <= saved
-
-
-def test_a_checkpoint_of_hugging_face_that_was_not_completed_is_passed_over(tmp_path: Path) -> None:
-    """As of a run that was killed while it saved: every later run would fail with it."""
-    pytest.importorskip("transformers", reason="transformers is not installed (explsched[examples])")
-    from explsched.integrations.huggingface import last_checkpoint
-
-    assert last_checkpoint(tmp_path / "none") is None
-    for step in (9, 10, 11):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-        (tmp_path / f"checkpoint-{step}" / "model.safetensors").touch()
-    (tmp_path / "checkpoint-of-mine").mkdir()
-    assert last_checkpoint(tmp_path) is None
-    for step in (9, 10):
-        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
-    assert last_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-10")
-
-
-def test_hugging_face_before_eval_strategy(job: Path) -> None:
-    """`TrainingArguments` had another name for it before transformers 4.41."""
-    pytest.importorskip("transformers", reason="transformers is not installed (explsched[examples])")
-    from explsched.integrations.huggingface import ExplschedCallback
-
-    trains: Any = SimpleNamespace(is_world_process_zero=True, global_step=1, max_steps=4)
-    callback = ExplschedCallback()
-    arguments: Any = SimpleNamespace()
-    control: Any = None
-    callback.on_train_begin(arguments, trains, control)
-    callback.on_log(arguments, trains, control, {"loss": 0.5})
-    callback.on_train_end(arguments, trains, control)
-    assert reports(job) == [(1, 0.5)]
-
-
-def test_hugging_face_reports_evaluations_alone(job: Path, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed (explsched[examples])")
-    torch = pytest.importorskip("torch", reason="torch is not installed (explsched[examples])")
-    pytest.importorskip("accelerate", reason="accelerate is not installed (explsched[examples])")
-    from explsched.integrations.huggingface import ExplschedCallback
-
-    class Line(torch.nn.Module):  # type: ignore[misc,name-defined,unused-ignore]
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(1, 1)
-
-        def forward(self, x: Any, labels: Any) -> dict[str, Any]:
-            predicted = self.layer(x)
-            return {"loss": ((predicted - labels) ** 2).mean(), "logits": predicted}
-
-    training, evaluation = ([{"x": torch.tensor([1.0]), "labels": torch.tensor([y])}] * 8 for y in (2.0, 99.0))
-    arguments = transformers.TrainingArguments(
-        str(tmp_path / "out"),
-        max_steps=4,
-        logging_steps=1,
-        eval_strategy="steps",
-        eval_steps=2,
-        save_strategy="no",
-        report_to=[],
-        use_cpu=True,
-    )
-    callbacks = [ExplschedCallback()]
-    trainer = transformers.Trainer(
-        Line(), arguments, train_dataset=training, eval_dataset=evaluation, callbacks=callbacks
-    )
-    trainer.train()
-    assert [step for step, _ in reports(job)] == [2, 4]
-    assert all(value > 1000 for _, value in reports(job))
 
 
 def keras_model(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, Any]:

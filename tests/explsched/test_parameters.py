@@ -70,6 +70,22 @@ def test_a_value_may_be_a_word_of_its_own() -> None:
         ["nohup", "/opt/bin/accelerate", "launch", "--main_process_port", "29501", "-m", "train"],
         ["python", "-m", "torch.distributed.run", "--master-port=29501", "/home/a/train.py"],
         ["srun", "--ntasks=2", "python", "-u", "train.py"],
+        ["srun", "-n", "2", "--unbuffered", "python3.11", "-W", "ignore", "train.py"],
+        ["srun", "--cpus-per-task", "8", "stdbuf", "-oL", "torchrun", "--rdzv-id=8", "--standalone", "train.py"],
+        [
+            "apptainer",
+            "exec",
+            "--nv",
+            "a.sif",
+            "torchrun",
+            "--log-dir",
+            "/data/a",
+            "--rdzv-endpoint",
+            "a:1",
+            "train.py",
+        ],
+        ["srun", "python", "-m", "torch.distributed.run", "--rdzv-id", "8", "-m", "train"],
+        ["mpirun", "-np", "4", "--bind-to", "none", "python", "-m", "train"],
         ["python", "train.py", "--engine=x"],
         ["python", "-m", "train", "--engine", "x"],
     ],
@@ -83,9 +99,25 @@ def test_what_a_launcher_is_told_is_no_hyper_parameter(before: list[str]) -> Non
     }
 
 
-def test_where_no_launcher_starts_python_nothing_is_hidden() -> None:
-    assert of_command(["./train", "--lr=0.1", "--file", "conf.py", "--engine", "srun"]) == {"lr": 0.1, "engine": "srun"}
-    assert of_command(["torchrun", "--no-python", "--nnodes=2", "train.sh", "--lr=0.1"]) == {"nnodes": 2.0, "lr": 0.1}
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("./train --lr=0.1 --file conf.py --engine srun", {"engine": "srun"}),
+        ("./train --lr=0.1 --engine srun --file conf.py", {"engine": "srun"}),
+        ("torchrun --no-python --nnodes=2 train.sh --lr=0.1", {"nnodes": 2.0}),
+        ("torchrun --no-python ./train --lr=0.1 --config conf.py", {}),
+        ("srun ./train --lr=0.1 --config conf.py --wd=0.2", {"wd": 0.2}),
+        (
+            "srun ./train --lr=0.1 --module resnet conf.py --interpreter python x.py",
+            {"module": "resnet", "interpreter": "python"},
+        ),
+        ("--lr=0.1 --strategy deepspeed --config conf.py --wd=0.2", {"strategy": "deepspeed", "wd": 0.2}),
+        ("bash train.sh --launcher torchrun --lr=0.1 --config configs/a.py", {"launcher": "torchrun"}),
+        ("nohup bash train.sh --launcher torchrun --lr=0.1 configs/a.py", {"launcher": "torchrun"}),
+    ],
+)
+def test_where_no_launcher_is_seen_to_start_python_nothing_is_hidden(line: str, found: dict[str, object]) -> None:
+    assert of_command(line.split()) == {"lr": 0.1, **found}
 
 
 def test_the_last_of_both_spellings_counts() -> None:

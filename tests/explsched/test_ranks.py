@@ -81,13 +81,31 @@ def test_a_group_that_torch_does_not_know_agrees_by_its_own_collective() -> None
     assert asked == [True, True]
 
 
+def test_a_rank_that_asked_nobody_tells_of_its_checkpoint(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the last stage of a pipeline, which has the loss and reports alone."""
+    group = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, get_rank=lambda: 1)
+    monkeypatch.setitem(sys.modules, "torch.distributed", group)
+    checkpoint = CheckpointSignal()
+    checkpoint.saved(3)
+    assert not checkpoint.agreed(bool)
+    checkpoint.saved(4)
+    assert [(line["event"], line["step"]) for line in lines(job)] == [("checkpoint", 3)]
+
+
 @pytest.mark.parametrize(
-    ("served", "device"), [("cpu:gloo,cuda:gloo", "cpu"), ("cuda:nccl", "cuda"), ("cpu:gloo,cuda:nccl", "cpu")]
+    ("served", "bound", "device"),
+    [
+        ("cpu:gloo,cuda:gloo", None, "cpu"),
+        ("cuda:nccl", None, "cuda"),
+        ("cuda:nccl", "cuda:1", "cuda:1"),
+        ("cpu:nccl,cuda:nccl", None, "cuda"),  # torch 2.0
+        ("cpu:gloo,cuda:nccl", "cuda:1", "cpu"),
+    ],
 )
 def test_processes_agree_on_a_device_that_their_group_serves(
-    monkeypatch: pytest.MonkeyPatch, served: str, device: str
+    monkeypatch: pytest.MonkeyPatch, served: str, bound: str | None, device: str
 ) -> None:
-    """NCCL takes no tensors of the CPU. This machine may have no GPU."""
+    """NCCL takes no tensors of the CPU, nor of a GPU other than that to which it is bound. Here may be no GPU."""
     asked: list[tuple[int, str]] = []
 
     def tensor(value: int, device: str) -> SimpleNamespace:
@@ -98,6 +116,7 @@ def test_processes_agree_on_a_device_that_their_group_serves(
         is_available=lambda: True,
         is_initialized=lambda: True,
         get_backend_config=lambda: served,
+        group=SimpleNamespace(WORLD=SimpleNamespace(bound_device_id=bound)),
         all_reduce=lambda _flag, op: op,
         ReduceOp=SimpleNamespace(MAX="max"),
     )

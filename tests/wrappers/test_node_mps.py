@@ -245,9 +245,12 @@ def test_a_fault_is_told_and_takes_no_node_out_of_service(node: GpuNode) -> None
     assert not runs(node)
 
 
-def test_what_a_failed_start_says_is_told(node: GpuNode) -> None:
-    (node.directory / "bin/nvidia-cuda-mps-control").write_text("#!/bin/sh\necho no device >&2\nexit 1\n")
-    assert "nvidia-cuda-mps-control -d ends with status 1: no device" in slurmd(node, "prolog", 1)
+@pytest.mark.parametrize(("said", "told"), [("echo no device >&2", "no device"), ("", "no message")])
+def test_what_a_failed_start_says_is_told(node: GpuNode, said: str, told: str) -> None:
+    """And where CUDA's own log is, which mostly has the reason."""
+    (node.directory / "bin/nvidia-cuda-mps-control").write_text(f"#!/bin/sh\n{said}\nexit 1\n")
+    expected = f"nvidia-cuda-mps-control -d ends with status 1: {told}; see {room(node).directory}/log\n"
+    assert slurmd(node, "prolog", 1).endswith(expected)
     assert not runs(node)
 
 

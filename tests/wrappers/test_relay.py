@@ -175,7 +175,10 @@ def test_srun_is_not_sent_what_it_would_not_pass_on(tmp_path: Path) -> None:
         (["nohup", "/opt/bin/accelerate", "launch", "train.py"], "SIGHUP", "accelerate"),
         (["python", "-m", "torch.distributed.run", "train.py"], "INT", "torch.distributed.run"),
         (["torchrun", "train.py"], "USR1", None),
+        (["python", "-m", "accelerate.commands.launch", "train.py"], "TERM", "accelerate.commands.launch"),
         (["python", "train.py", "--backend", "deepspeed"], "TERM", None),
+        (["python", "-m", "train", "--backend", "deepspeed"], "TERM", None),
+        (["nohup", "./train", "--strategy", "deepspeed"], "TERM", None),
     ],
 )
 def test_a_launcher_that_would_end_its_workers_instead_of_having_them_save_is_said(
