@@ -41,21 +41,17 @@ def runs(exclusive: str, **more: object) -> SlurmJob:
     return record(1, exclusive=exclusive, **{"state": "RUNNING", **fields, **times, **more})
 
 
+def holding_n1(user: str) -> SlurmJob:
+    """A long job on all GPUs of n1 that may be preempted."""
+    fields = {"gpus": 2, "gpus_per_node": 2, "gpu_nodes": (("n1", 2),), "node_names": ("n1",)}
+    times = {"start_s": NOW_S - 7200, "time_limit_s": 36_000.0}
+    return record(3, user=user, state="RUNNING", comment="explsched:checkpoint=USR1", **fields, **times)
+
+
 @pytest.mark.parametrize("exclusive", ["USER", "MCS"])
 def test_a_node_that_one_user_has_alone_is_not_there_for_others(exclusive: str) -> None:
     short = record(2, user="ada", gpus=1, gpus_per_node=1, reason="Resources", time_limit_s=60.0)
-    held = record(
-        3,
-        user="ada",
-        state="RUNNING",
-        comment="explsched:checkpoint=USR1",
-        gpus=2,
-        gpus_per_node=2,
-        gpu_nodes=(("n1", 2),),
-        node_names=("n1",),
-        start_s=NOW_S - 7200,
-        time_limit_s=36_000.0,
-    )
+    held = holding_n1("ada")
     seen = observe(ClusterRecords(NODES, (runs(exclusive), short, held), ()), ProgressSpool(Path("/nowhere")), NOW_S)
     plan = catalog.build("srsf").plan(seen.snapshot)
     assert plan.starts == (), "the other GPU of n2 is its owner's"
@@ -79,18 +75,7 @@ def test_no_job_leaves_for_one_whose_owner_has_room_on_a_node_of_his_own(
     *, gpus_taken: int, is_preempted: bool
 ) -> None:
     """Slurm starts it there."""
-    held = record(
-        3,
-        user="eve",
-        state="RUNNING",
-        comment="explsched:checkpoint=USR1",
-        gpus=2,
-        gpus_per_node=2,
-        gpu_nodes=(("n1", 2),),
-        node_names=("n1",),
-        start_s=NOW_S - 7200,
-        time_limit_s=36_000.0,
-    )
+    held = holding_n1("eve")
     waits = record(4, user="eve", gpus=1, gpus_per_node=1, reason="Priority", time_limit_s=600.0)
     nodes = (NODES[0], replace(NODES[1], gpus_taken=gpus_taken))
     seen = observe(ClusterRecords(nodes, (runs("USER"), held, waits), ()), ProgressSpool(Path("/nowhere")), NOW_S)
