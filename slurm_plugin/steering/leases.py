@@ -52,7 +52,9 @@ def lease_changes(
     Slurm respects a topology that is not known, gangs get none: it might not take their nodes.
 
     Slurm starts a job in a reservation before all others, on any node. So no job has a lease while another user's comes
-    first (`_Queue`), nor gets one while its nodes are idle and the plan starts other jobs there.
+    first (`_Queue`), nor gets one while its nodes are idle and the plan starts other jobs there. Slurm starts those
+    some seconds later than planned, and none that would end within a lease: beside them it begins later by half of the
+    slack.
 
     A lease is removed as soon as its job has started, ended or left the plan (Slurm deletes none that a running job
     is in, so that job is taken out first). It is replaced only if its start moved by more than the slack or its nodes
@@ -94,7 +96,8 @@ def lease_changes(
         is_gone = job_id in seen.known.fresh_leases and lease_name(job_id) not in there
         is_too_soon = is_gone or job_id in seen.known.refused_leases
         if job_id not in standing and not is_too_soon and not _would_overtake(reservation, plan, seen):
-            create = _create(reservation, seen.jobs[job_id], now_s)
+            behind_s = slack_s / 2 if _starts_others(reservation, plan) else 0.0
+            create = _create(reservation, seen.jobs[job_id], now_s, behind_s)
             if not any(_overlap(create, lease) for lease in standing.values()):  # Slurm would refuse it
                 result += [create, AttachReservation(job_id, create.name)]
     leases = there | {change.name for change in result if isinstance(change, CreateReservation)}
@@ -206,9 +209,14 @@ def _heads(jobs: Iterable[SlurmJob]) -> Mapping[str, Sequence[SlurmJob]]:
 def _would_overtake(reservation: Reservation, plan: Plan, seen: Observation) -> bool:
     """Whether the job could start on its nodes now, instead of others that the plan starts there."""
     nodes = {share.node for share in reservation.placement}
-    started = {share.node for start in plan.starts for share in start.placement}
     held = (job.node_names for job in seen.jobs.values() if job.gpus or job.shards_per_node)
-    return not nodes.isdisjoint(started) and all(nodes.isdisjoint(names) for names in held)
+    return _starts_others(reservation, plan) and all(nodes.isdisjoint(names) for names in held)
+
+
+def _starts_others(reservation: Reservation, plan: Plan) -> bool:
+    """Whether the plan starts other jobs now on nodes that it keeps for this one."""
+    nodes = {share.node for share in reservation.placement}
+    return any(share.node in nodes for start in plan.starts for share in start.placement)
 
 
 def _still_right(lease: SlurmReservation, reservation: Reservation, now_s: float, slack_s: float) -> bool:
@@ -224,9 +232,9 @@ def _is_held(lease: SlurmReservation, job_id: int, seen: Observation) -> bool:
     return is_ahead and job_id in seen.known.fresh_leases and job_id in seen.jobs and _can_be_leased(seen, job_id)
 
 
-def _create(reservation: Reservation, job: SlurmJob, now_s: float) -> CreateReservation:
+def _create(reservation: Reservation, job: SlurmJob, now_s: float, behind_s: float) -> CreateReservation:
     nodes = tuple(sorted(share.node for share in reservation.placement))
-    start_s = math.ceil(max(reservation.start_s, now_s + LEAD_S))
+    start_s = math.ceil(max(reservation.start_s + behind_s, now_s + LEAD_S))
     return CreateReservation(lease_name(job.job_id), start_s, LEASE_MIN, nodes, (job.user,), job.partition)
 
 

@@ -97,6 +97,18 @@ def test_a_lease_overtakes_no_job_that_slurm_is_about_to_start() -> None:
     assert lease_changes(plan, seen(record(5), record(6), without_gpus), SLACK_S) == ()
 
 
+def test_a_lease_leaves_time_to_the_jobs_that_the_plan_starts_on_its_nodes_now() -> None:
+    """Slurm starts them some seconds later, and would start none that ends after the lease has begun."""
+    plan = Plan(reservations=(promise(5),), starts=(Start(6, (NodeGpus("n1", 1),), ""),))
+    there = seen(record(5), record(6), record(7, state="RUNNING", node_names=("n1",), gpus=1))
+    (create, _attach) = lease_changes(plan, there, SLACK_S)
+    assert isinstance(create, CreateReservation)
+    assert create.start_s == NOW_S + 600 + SLACK_S / 2
+    made = replace(lease(5, create.start_s), end_s=create.start_s + 120)
+    stands = seen(replace(record(5), reservation=made.name), *list(there.jobs.values())[1:], leases=(made,))
+    assert lease_changes(replace(plan, starts=()), stands, SLACK_S) == (), "it is right once they have started, too"
+
+
 def test_where_slurm_places_gangs_by_a_network_that_is_not_known_only_single_nodes_are_leased() -> None:
     two = replace(promise(6), placement=(NodeGpus("n1", 4), NodeGpus("n2", 4)))
     plan = Plan(reservations=(promise(5), two))
