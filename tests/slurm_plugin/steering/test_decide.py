@@ -52,18 +52,19 @@ def fresh(slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now
 
 
 @pytest.mark.parametrize(
-    "jobs",
+    ("jobs", "among_them"),
     [
-        (*full(), WAITS),
-        (replace(WAITS, comment="explsched:elastic=1-4&checkpoint=USR1", reason="AssocGrpGRES"),),
+        ((*full(), WAITS), "--signal=USR1"),
+        ((replace(WAITS, comment="explsched:elastic=1-4&checkpoint=USR1", reason="AssocGrpGRES"),), "Gres=gpu:2"),
     ],
     ids=["a preemption", "a size that a limit allows"],
 )
 def test_a_fresh_plan_has_the_changes_of_a_pass(
-    jobs: tuple[SlurmJob, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    jobs: tuple[SlurmJob, ...], among_them: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = Controller(FakeSlurm(jobs), config(tmp_path)).decide(NOW_S).changes
-    assert fresh(FakeSlurm(jobs), tmp_path, monkeypatch) == [shown(change) for change in wanted]
+    wanted = [shown(change) for change in Controller(FakeSlurm(jobs), config(tmp_path)).decide(NOW_S).changes]
+    assert fresh(FakeSlurm(jobs), tmp_path, monkeypatch) == wanted
+    assert any(among_them in change for change in wanted)
 
 
 def test_it_gives_back_the_priority_of_a_job_that_is_no_longer_steered(
