@@ -317,7 +317,7 @@ class Job(Struct, frozen=True, gc=False):
         return max(self.points if self.restarts else last, key=lambda point: point.step, default=None)
 
     def left_s(self, now_s: float) -> float:
-        """Expected remaining run time, else its limit less its runs unless they are nearly all of it; else infinity."""
+        """Estimated run time left; else its limit, less earlier runs if it saves and they leave enough; or infinity."""
         if (known_s := self.known_left_s(now_s)) is not None:
             return known_s
         left_s = self.end_s(now_s) - now_s if self.holds_gpus else self.planned_s
