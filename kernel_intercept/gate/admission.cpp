@@ -77,42 +77,42 @@ Admission wait_for_room(Link& link, shared::Page& page, shared::Signals& signals
 bool await_credit(Link& link, shared::Page& page, std::uint32_t waiting, std::uint64_t deadline_ns) {
     const std::uint32_t index = link.slot.load(std::memory_order_relaxed);
     Slot& slot = page.slots[index];
-    std::atomic<std::uint32_t>& gate = slot.client.gate;
+    std::atomic<std::uint32_t>& grant = slot.client.grant;
     const std::uint64_t bit = std::uint64_t{1} << index;
     page.control.waiting.fetch_or(bit);
     bool credit =
         slot.client.credit_ns.load(std::memory_order_relaxed) > 0;  // before the manager could see the wait
     if (!credit && link.notify()) {
         std::uint64_t now_ns = shared::now_ns();
-        while (now_ns < deadline_ns && gate.load(std::memory_order_acquire) == waiting &&
+        while (now_ns < deadline_ns && grant.load(std::memory_order_acquire) == waiting &&
                is_served(link, page, now_ns)) {
-            shared::futex_wait(gate, waiting, std::min(kSleepNs, deadline_ns - now_ns));
+            shared::futex_wait(grant, waiting, std::min(kSleepNs, deadline_ns - now_ns));
             now_ns = shared::now_ns();
         }
-        credit = (gate.load(std::memory_order_acquire) & shared::kGateState) == shared::kGateGranted;
+        credit = (grant.load(std::memory_order_acquire) & shared::kGrantState) == shared::kGranted;
     }
     if (!link.is_tenant(page)) return credit;  // the slot is another client's by now
     page.control.waiting.fetch_and(~bit);
-    gate.store(waiting & ~shared::kGateState, std::memory_order_release);
-    shared::futex_wake_all(gate);
+    grant.store(waiting & ~shared::kGrantState, std::memory_order_release);
+    shared::futex_wake_all(grant);
     return credit;
 }
 
 Admission wait_for_credit(Link& link, shared::Page& page, std::uint64_t since_ns) {
     Slot& slot = page.slots[link.slot.load(std::memory_order_relaxed)];
-    std::atomic<std::uint32_t>& gate = slot.client.gate;
+    std::atomic<std::uint32_t>& grant = slot.client.grant;
     bool credit = false;
     std::uint64_t now_ns = since_ns;
     for (; now_ns < since_ns + kLongestWaitNs && is_served(link, page, now_ns) && !credit;
          now_ns = shared::now_ns()) {
-        std::uint32_t state = gate.load(std::memory_order_acquire);
-        if ((state & shared::kGateState) != shared::kGateIdle) {  // another thread of this process waits
-            shared::futex_wait(gate, state, kSleepNs);
+        std::uint32_t state = grant.load(std::memory_order_acquire);
+        if ((state & shared::kGrantState) != shared::kGrantIdle) {  // another thread of this process waits
+            shared::futex_wait(grant, state, kSleepNs);
             credit = slot.client.credit_ns.load(std::memory_order_relaxed) > 0;
             continue;
         }
-        const std::uint32_t waiting = state + (shared::kGateState + 1) + shared::kGateWaiting;
-        if (!gate.compare_exchange_strong(state, waiting)) continue;
+        const std::uint32_t waiting = state + (shared::kGrantState + 1) + shared::kGrantWaiting;
+        if (!grant.compare_exchange_strong(state, waiting)) continue;
         credit = await_credit(link, page, waiting, since_ns + kLongestWaitNs);
         if (!credit) break;
     }

@@ -46,13 +46,13 @@ shared::Page* served_page(Link& link, std::uint64_t now_ns) {
 }
 
 // What this process has with the manager of a GPU; false where it has nothing.
-struct Place {
+struct Registration {
     Link* link;
     shared::Page* page;
     shared::Signals* signals;
     std::uint32_t slot;
 
-    explicit Place(int ordinal)
+    explicit Registration(int ordinal)
         : link(link_of(ordinal)),
           page(link == nullptr ? nullptr : link->own_page()),
           signals(link == nullptr ? nullptr : link->signals.load(std::memory_order_acquire)),
@@ -67,9 +67,9 @@ struct Place {
 };
 
 void tell_routes(int ordinal) {
-    const Place place(ordinal);
-    if (!place) return;
-    shared::Counters& counters = place.own().counters;
+    const Registration mine(ordinal);
+    if (!mine) return;
+    shared::Counters& counters = mine.own().counters;
     counters.look_ups.store(look_ups.load(std::memory_order_relaxed), std::memory_order_relaxed);
     counters.routed.store(routed_look_ups.load(std::memory_order_relaxed), std::memory_order_relaxed);
 }
@@ -125,12 +125,12 @@ Decision admit(int ordinal, int stream, const KernelCost& cost, Patience patienc
 }
 
 Boundary tail(int ordinal, int stream) noexcept {
-    const Place place(ordinal);
-    if (!place || stream == kUncounted) return {};
-    const StreamLock lock(place.counted(stream).taken);
+    const Registration mine(ordinal);
+    if (!mine || stream == kUncounted) return {};
+    const StreamLock lock(mine.counted(stream).taken);
     if (!lock.held()) return {};
-    const Boundary boundary = place.counted(stream).batches.tail();
-    if (boundary.writes) place.line(stream).told.store(boundary.done_ns, std::memory_order_relaxed);
+    const Boundary boundary = mine.counted(stream).batches.tail();
+    if (boundary.writes) mine.line(stream).told.store(boundary.done_ns, std::memory_order_relaxed);
     return boundary;
 }
 
@@ -139,15 +139,15 @@ bool is_best_effort() noexcept {
     return settings.socket_path[0] != '\0' && settings.hello.priority == shared::Class::kBestEffort;
 }
 
-Signals signals(int ordinal) noexcept {
-    const Place place(ordinal);
-    if (!place) return {};
-    const shared::ClientSignals& own = place.signals->clients[place.slot];
-    const auto offset_of = [&place](const void* word) {
+SignalMemory signals(int ordinal) noexcept {
+    const Registration mine(ordinal);
+    if (!mine) return {};
+    const shared::ClientSignals& own = mine.signals->clients[mine.slot];
+    const auto offset_of = [&mine](const void* word) {
         return static_cast<std::size_t>(static_cast<const char*>(word) -
-                                        reinterpret_cast<const char*>(place.signals));
+                                        reinterpret_cast<const char*>(mine.signals));
     };
-    return {place.signals,         sizeof(*place.signals),        offset_of(&own.gate),
+    return {mine.signals,          sizeof(*mine.signals),         offset_of(&own.gate),
             offset_of(&own.probe), offset_of(&own.lines[0].done), sizeof(shared::Line)};
 }
 
@@ -156,16 +156,16 @@ void signals_pinned(int ordinal) noexcept {
 }
 
 void signals_work(int ordinal) noexcept {
-    if (const Place place{ordinal}) place.own().client.reports.store(1, std::memory_order_relaxed);
+    if (const Registration mine{ordinal}) mine.own().client.reports.store(1, std::memory_order_relaxed);
 }
 
 void collective_launched(int ordinal) noexcept {
-    const Place place(ordinal);
-    if (!place || place.own().counters.collectives.fetch_add(1, std::memory_order_seq_cst) != 0) return;
+    const Registration mine(ordinal);
+    if (!mine || mine.own().counters.collectives.fetch_add(1, std::memory_order_seq_cst) != 0) return;
     bool others = false;
-    shared::each_bit(place.page->control.occupied.load() & ~(std::uint64_t{1} << place.slot),
+    shared::each_bit(mine.page->control.occupied.load() & ~(std::uint64_t{1} << mine.slot),
                      [&](std::uint32_t slot) {
-                         others = others || place.page->slots[slot].counters.collectives.load() != 0;
+                         others = others || mine.page->slots[slot].counters.collectives.load() != 0;
                      });
     if (others)
         tell(
@@ -174,27 +174,27 @@ void collective_launched(int ordinal) noexcept {
 }
 
 bool graphs_wait(int ordinal) noexcept {
-    const Place place(ordinal);
-    return place && place.page->control.policy == shared::Policy::kGroup &&
-           !is_high(*place.page, place.slot) && start_watchdog();
+    const Registration mine(ordinal);
+    return mine && mine.page->control.policy == shared::Policy::kGroup && !is_high(*mine.page, mine.slot) &&
+           start_watchdog();
 }
 
 bool open_stream(int ordinal, int stream) noexcept {
-    const Place place(ordinal);
-    if (!place) return true;
-    shared::Line& line = place.line(stream);
+    const Registration mine(ordinal);
+    if (!mine) return true;
+    shared::Line& line = mine.line(stream);
     if (line.done.load() < line.told.load()) return false;
-    const StreamLock lock(place.counted(stream).taken);
+    const StreamLock lock(mine.counted(stream).taken);
     line.told.store(line.issued.load());
     line.done.store(line.issued.load());
-    if (lock.held()) place.counted(stream).batches.start_at(line.issued.load());
+    if (lock.held()) mine.counted(stream).batches.start_at(line.issued.load());
     return true;
 }
 
 void abandon_stream(int ordinal, int stream) noexcept {
-    const Place place(ordinal);
-    if (!place) return;
-    shared::Line& line = place.line(stream);
+    const Registration mine(ordinal);
+    if (!mine) return;
+    shared::Line& line = mine.line(stream);
     line.done.store(line.told.load());
 }
 
@@ -205,18 +205,18 @@ void looked_up(bool routed) noexcept {
 }
 
 void drained(int ordinal) noexcept {
-    const Place place(ordinal);
-    if (!place) return;
-    const shared::Control& control = place.page->control;
-    shared::Slot& slot = place.own();
+    const Registration mine(ordinal);
+    if (!mine) return;
+    const shared::Control& control = mine.page->control;
+    shared::Slot& slot = mine.own();
     const std::uint64_t launches = slot.counters.launches.load(std::memory_order_relaxed);
-    if (place.link->drained_launches.exchange(launches, std::memory_order_relaxed) == launches) return;
-    shared::settle(place.signals->clients[place.slot]);
+    if (mine.link->drained_launches.exchange(launches, std::memory_order_relaxed) == launches) return;
+    shared::settle(mine.signals->clients[mine.slot]);
     // A period with an estimate that is soon replaced tells of no slowdown; one that stays cancels out.
     const std::uint64_t used = estimates.load(std::memory_order_relaxed);
-    const bool measured = place.link->drained_estimates.exchange(used, std::memory_order_relaxed) == used;
+    const bool measured = mine.link->drained_estimates.exchange(used, std::memory_order_relaxed) == used;
     if (control.policy == shared::Policy::kQuota) {
-        const std::uint64_t issued_ns = shared::progress_of(place.signals->clients[place.slot]).issued_ns;
+        const std::uint64_t issued_ns = shared::progress_of(mine.signals->clients[mine.slot]).issued_ns;
         const shared::BusyTime busy{shared::now_ns() - slot.counters.busy_since_ns.load(),
                                     issued_ns - slot.counters.drained_issued_ns.exchange(issued_ns)};
         if (slot.client.busy.exchange(shared::kIdle) != shared::kIdle && measured)
@@ -225,27 +225,27 @@ void drained(int ordinal) noexcept {
     slot.counters.drains.fetch_add(1, std::memory_order_relaxed);
     // Where the GPU reports, the manager sees the end by itself.
     const bool unseen = slot.client.busy.load() != 0 && slot.client.reports.load() == 0;
-    if (control.waiting.load(std::memory_order_relaxed) != 0 || unseen) place.link->notify();
+    if (control.waiting.load(std::memory_order_relaxed) != 0 || unseen) mine.link->notify();
 }
 
 void record(int ordinal, const Sample& sample) noexcept {
-    const Place place(ordinal);
-    if (!place) return;
-    shared::SampleRing& ring = place.own().ring;
-    const bool taken = place.link->recording.exchange(true, std::memory_order_acquire);
+    const Registration mine(ordinal);
+    if (!mine) return;
+    shared::SampleRing& ring = mine.own().ring;
+    const bool taken = mine.link->recording.exchange(true, std::memory_order_acquire);
     const std::uint64_t written = ring.written.load(std::memory_order_relaxed);
     if (taken || written - ring.read.load(std::memory_order_acquire) >= shared::kRingSamples) {
         ring.dropped.fetch_add(1, std::memory_order_relaxed);
     } else {
-        shared::RingSample& place = ring.samples[written % shared::kRingSamples];
-        place.key = sample.key;
-        place.cost = sample.cost;
-        const std::size_t length = sample.name == nullptr ? 0 : strnlen(sample.name, place.name.size() - 1);
-        if (length != 0) std::memcpy(place.name.data(), sample.name, length);
-        place.name[length] = '\0';
+        shared::RingSample& entry = ring.samples[written % shared::kRingSamples];
+        entry.key = sample.key;
+        entry.cost = sample.cost;
+        const std::size_t length = sample.name == nullptr ? 0 : strnlen(sample.name, entry.name.size() - 1);
+        if (length != 0) std::memcpy(entry.name.data(), sample.name, length);
+        entry.name[length] = '\0';
         ring.written.store(written + 1, std::memory_order_release);
     }
-    if (!taken) place.link->recording.store(false, std::memory_order_release);
+    if (!taken) mine.link->recording.store(false, std::memory_order_release);
 }
 
 void reset_after_fork() noexcept {

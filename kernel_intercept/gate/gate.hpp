@@ -52,7 +52,7 @@ constexpr int kCountedStreams = 31;
 constexpr int kUncounted = kCountedStreams;
 
 // The memory that the GPU writes to, to be pinned for each context. Null without a manager.
-struct Signals {
+struct SignalMemory {
     void* memory;
     std::size_t bytes;
     std::size_t gate_offset;        // of this client's gate in it, a 32-bit word
@@ -73,7 +73,7 @@ bool manages(int ordinal) noexcept;
 // asked once, since the program may change it, and crash a reader meanwhile.
 bool is_best_effort() noexcept;
 
-Signals signals(int ordinal) noexcept;
+SignalMemory signals(int ordinal) noexcept;
 
 // The GPU may write to that memory from now on: it stays as it is.
 void signals_pinned(int ordinal) noexcept;

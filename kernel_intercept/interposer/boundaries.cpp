@@ -50,7 +50,7 @@ Result submit(Stream stream, NullStream null_stream, unsigned count, MemoryOpera
 
 // What one context has registered is gone with it, for all others too, which may have work that waits there.
 // So where another context has the memory at its first address already, this one gets an address of its own.
-void* registered(ContextRecord& context, const gate::Signals& signals) noexcept {
+void* registered(ContextRecord& context, const gate::SignalMemory& signals) noexcept {
     const auto registers = [&signals](void* at) {
         return call_driver<Symbol::cuMemHostRegister_v2>(at, signals.bytes,
                                                          kHostRegisterPortable | kHostRegisterDeviceMap);
@@ -72,7 +72,7 @@ void* registered(ContextRecord& context, const gate::Signals& signals) noexcept 
 
 // Makes the gate's memory known to the context, and has the GPU write to it once. What it cannot do here it
 // is not asked for again before there is another manager.
-void pin(ContextRecord& context, const gate::Signals& signals, Stream stream,
+void pin(ContextRecord& context, const gate::SignalMemory& signals, Stream stream,
          NullStream null_stream) noexcept {
     const RelaxedCaptureMode relaxed;
     if (!relaxed.granted()) return;
@@ -95,7 +95,7 @@ void pin(ContextRecord& context, const gate::Signals& signals, Stream stream,
 
 // Whether the GPU's memory operations can be relied on in this context.
 bool signals_work(ContextRecord& context, Stream stream, NullStream null_stream) noexcept {
-    const gate::Signals signals = gate::signals(context.ordinal);
+    const gate::SignalMemory signals = gate::signals(context.ordinal);
     if (signals.memory == nullptr) return false;
     if (context.pinned.load(std::memory_order_acquire) != signals.memory)
         pin(context, signals, stream, null_stream);
@@ -171,7 +171,7 @@ int counted_stream(ContextRecord& context, Stream stream, NullStream null_stream
 
 void put_boundary(ContextRecord& context, int number, Stream stream, NullStream null_stream,
                   const gate::Boundary& boundary) noexcept {
-    const gate::Signals signals = gate::signals(context.ordinal);
+    const gate::SignalMemory signals = gate::signals(context.ordinal);
     if (signals.memory != context.pinned.load(std::memory_order_acquire)) return;
     const std::uint64_t at = context.signals_at.load(std::memory_order_relaxed);
     MemoryOperation operations[2] = {
@@ -220,7 +220,7 @@ Look::Look(Stream stream, NullStream null_stream) noexcept : stream_(stream), nu
 void Look::ended(bool idle) const noexcept {
     if (!boundary_.writes) return;
     if (!idle) return put_boundary(*context_, number_, stream_, null_stream_, boundary_);
-    const gate::Signals signals = gate::signals(context_->ordinal);
+    const gate::SignalMemory signals = gate::signals(context_->ordinal);
     if (signals.memory != context_->pinned.load(std::memory_order_acquire)) return;
     auto* done = reinterpret_cast<std::atomic<std::uint64_t>*>(
         static_cast<char*>(signals.memory) + signals.first_done_offset +

@@ -146,7 +146,7 @@ void Gpu::set_batch(std::uint64_t open, bool allowed) {
     page_->control.kept.store(keeps_now ? kept : shared::kSlots, std::memory_order_relaxed);
 }
 
-// Those that have work on the GPU or before a gate, or have just launched some.
+// Those that have work on the GPU or before a gate or, under `quota`, launched since the last refill.
 std::uint64_t Gpu::working(std::uint64_t clients) const {
     std::uint64_t found = 0;
     each_bit(clients, [&](std::uint32_t slot) {

@@ -18,7 +18,7 @@ constexpr std::uint64_t kIdleNs = 100'000;
 constexpr std::int64_t kEarlyNs = 300'000;
 constexpr std::uint64_t kHighNs = 5'000'000;
 
-bool is_waiting(std::uint32_t gate) { return (gate & shared::kGateState) == shared::kGateWaiting; }
+bool is_waiting(std::uint32_t grant) { return (grant & shared::kGrantState) == shared::kGrantWaiting; }
 
 }  // namespace
 
@@ -26,15 +26,15 @@ bool Gpu::grant_paid() {
     bool unpaid = false;
     each_bit(page_->control.occupied.load(), [&](std::uint32_t slot) {
         shared::ClientState& client = page_->slots[slot].client;
-        std::uint32_t gate = client.gate.load(std::memory_order_acquire);
-        if (!is_waiting(gate)) return;
+        std::uint32_t grant = client.grant.load(std::memory_order_acquire);
+        if (!is_waiting(grant)) return;
         if (client.credit_ns.load(std::memory_order_relaxed) <= 0) {
             unpaid = true;
             return;
         }
         client.granted_ns.store(shared::now_ns(), std::memory_order_relaxed);
-        if (client.gate.compare_exchange_strong(gate, (gate & ~shared::kGateState) | shared::kGateGranted))
-            shared::futex_wake_all(client.gate);
+        if (client.grant.compare_exchange_strong(grant, (grant & ~shared::kGrantState) | shared::kGranted))
+            shared::futex_wake_all(client.grant);
     });
     return unpaid;
 }
@@ -120,7 +120,7 @@ bool Gpu::change_credit(const std::function<std::vector<policy::Member>(std::vec
                                                   -2 * policy::kDebtNs, 2 * policy::kDebtNs);
         members.push_back({client.tenant->request_permille, client.tenant->limit_permille,
                            client.tenant->priority == shared::Class::kHigh,
-                           is_waiting(state.client.gate.load()), client.launched(), credit_ns,
+                           is_waiting(state.client.grant.load()), client.launched(), credit_ns,
                            client.room_ns});
         slots.push_back(slot);
     });

@@ -36,19 +36,19 @@ struct alignas(64) Control {
         64) std::atomic<std::uint64_t> waiting;  // bit per client with a launch that waits, set by the client
 };
 
-// A waiting launch. `gate` is the futex: its two low bits are a state, the rest counts the waits, so that a
-// grant for an earlier wait is never taken for this one.
-constexpr std::uint32_t kGateIdle = 0;
-constexpr std::uint32_t kGateWaiting = 2;
-constexpr std::uint32_t kGateGranted = 3;
-constexpr std::uint32_t kGateState = 3;  // mask
+// A launch that waits for credit. Two low bits of the futex `grant` are a state; the rest counts the waits,
+// so that a grant for an earlier wait is never taken for this one.
+constexpr std::uint32_t kGrantIdle = 0;
+constexpr std::uint32_t kGrantWaiting = 2;
+constexpr std::uint32_t kGranted = 3;
+constexpr std::uint32_t kGrantState = 3;  // mask
 
 constexpr std::uint32_t kIdle = 0;
 constexpr std::uint32_t kBegun = 1;  // all best-effort gates are shut but that of the client that is kept
 constexpr std::uint32_t kGatesShut = 2;
 
 struct alignas(64) ClientState {
-    std::atomic<std::uint32_t> gate;
+    std::atomic<std::uint32_t> grant;
     std::atomic<std::uint32_t> tenancy;   // a number of its own for each client that takes the slot; 0 = free
     std::atomic<std::int64_t> credit_ns;  // policy `quota`: GPU time left
     std::atomic<std::uint64_t> granted_ns;  // monotonic time of the last grant, for measurements

@@ -233,7 +233,8 @@ void a_wait_for_credit_leaves_an_idle_gate(Manager& manager) {
     const std::uint64_t waits = slot.counters.waits;
     CHECK(gate::admit(0, gate::kUncounted, kLong).admission == gate::Admission::kPassThrough);
     CHECK(manager.notified() && manager.page().control.waiting == 0);
-    CHECK((slot.client.gate & shared::kGateState) == shared::kGateIdle && slot.counters.waits == waits + 1);
+    CHECK((slot.client.grant & shared::kGrantState) == shared::kGrantIdle &&
+          slot.counters.waits == waits + 1);
     CHECK(slot.client.credit_ns < 0);  // it owes
     slot.client.credit_ns = 1;
     CHECK(gate::admit(0, gate::kUncounted, kLong).admission == gate::Admission::kGranted);
@@ -247,13 +248,13 @@ void a_second_thread_is_woken_by_the_first(Manager& manager) {
     manager.page().control.policy = shared::Policy::kQuota;
     slot.client.credit_ns = 0;
     std::thread first([] { gate::admit(0, gate::kUncounted, kLong); });
-    while ((slot.client.gate & shared::kGateState) != shared::kGateWaiting) usleep(100);
+    while ((slot.client.grant & shared::kGrantState) != shared::kGrantWaiting) usleep(100);
     std::thread second([] { gate::admit(0, gate::kUncounted, kLong); });
     usleep(10'000);  // it sleeps, most probably
     const std::uint64_t passed = slot.counters.passed;
     slot.client.credit_ns = 2 * static_cast<std::int64_t>(kLong.gpu_ns);
-    slot.client.gate = slot.client.gate | shared::kGateGranted;
-    shared::futex_wake_all(slot.client.gate);
+    slot.client.grant = slot.client.grant | shared::kGranted;
+    shared::futex_wake_all(slot.client.grant);
     first.join();
     second.join();
     CHECK(slot.counters.passed == passed);  // neither has waited until its bound

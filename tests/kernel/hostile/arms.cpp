@@ -116,11 +116,11 @@ class Gated : public Arm {
             client.waits_since_ns != 0 && now_ns - client.waits_since_ns >= gate::kLongestWaitNs;
         if (goes || waited_long) {
             client.waits_since_ns = 0;
-            slot.client.gate = slot.client.gate & ~shared::kGateState;
+            slot.client.grant = slot.client.grant & ~shared::kGrantState;
             return std::nullopt;
         }
         if (client.waits_since_ns == 0) client.waits_since_ns = now_ns;
-        slot.client.gate = (slot.client.gate & ~shared::kGateState) + shared::kGateWaiting;
+        slot.client.grant = (slot.client.grant & ~shared::kGrantState) + shared::kGrantWaiting;
         return now_ns + (quota ? kWakesNs : 100'000);
     }
 

@@ -98,7 +98,7 @@ Boundary tail(int ordinal, int stream) noexcept {
     return boundary_for(stream);
 }
 
-Signals signals(int) noexcept {
+SignalMemory signals(int) noexcept {
     // Only where a test asks for it: without memory to write to, all streams are uncounted.
     const char* manager = std::getenv("GATE_SIGNALS");
     if (manager == nullptr) return {};

@@ -69,7 +69,7 @@ bool one_is_launched(const Daemon& daemon) {
 
 // It is shut for another client, which has launched. To be called once a launch was granted.
 bool our_gate_is_shut() {
-    const gate::Signals signals = gate::signals(0);
+    const gate::SignalMemory signals = gate::signals(0);
     REQUIRE(signals.memory != nullptr);
     const char* at = static_cast<const char*>(signals.memory) + signals.gate_offset;
     return !shared::is_open(*reinterpret_cast<const std::atomic<std::uint32_t>*>(at));

@@ -72,15 +72,16 @@ class Managed {
 
     std::uint64_t wake_ns() {
         Slot& own = waiting_.page->slots[waiting_.slot];
-        const std::uint32_t gate = (own.client.gate.load() & ~kGateState) + kGateState + 1 + kGateWaiting;
+        const std::uint32_t waiting =
+            (own.client.grant.load() & ~kGrantState) + kGrantState + 1 + kGrantWaiting;
         own.client.credit_ns = 1;  // as if it had come in this moment
-        own.client.gate = gate;
+        own.client.grant = waiting;
         usleep(kFullNs / 1000);
         const Preamble notice = preamble(MessageKind::kNotify);
         send(waiting_.socket, &notice, sizeof(notice), MSG_NOSIGNAL);
-        while (own.client.gate.load() == gate) futex_wait(own.client.gate, gate, 1'000'000'000);
+        while (own.client.grant.load() == waiting) futex_wait(own.client.grant, waiting, 1'000'000'000);
         const std::uint64_t woken_ns = now_ns(), granted_ns = own.client.granted_ns.load();
-        own.client.gate = gate & ~kGateState;
+        own.client.grant = waiting & ~kGrantState;
         return woken_ns - std::min(woken_ns, granted_ns);
     }
 
