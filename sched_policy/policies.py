@@ -15,7 +15,7 @@ from sched_policy.elastic import Resizing, WalltimeRequeue
 from sched_policy.order import Fifo, Gittins, Order, Srsf
 from sched_policy.policy import JobData, Need, Policy
 from sched_policy.sweep.choice import Sweeps
-from sched_policy.utility import BySweep, ByUtility
+from sched_policy.utility import ByUtility
 
 SHORTEST_FIRST = Need(JobData.RUN_TIMES, "jobs of unknown length come last, in order of submission")
 """For orders by remaining run time."""
@@ -71,18 +71,17 @@ def explsched(options: PolicyOptions) -> Policy:
 
 def best(options: PolicyOptions) -> Policy:
     """Each sweep's best model first; the other jobs by expected improvement per GPU-second."""
-    sweeps = Sweeps(STRATEGIES.build(options.sweep_strategy))
-    others = ByUtility(options.quantum_s, NO_REPORT[options.no_report_order])
+    order = ByUtility(options.quantum_s, NO_REPORT[options.no_report_order])
     backfill = depth(options, 1)
     untried = f"jobs that report nothing are ordered as by {options.no_report_order}"
     return Policy(
         "explsched",
         "each sweep's best model first; pauses and stops jobs that opted in",
-        BySweep(sweeps, others),
+        order,
         backfill=backfill,
         preempt=Displace(options.preempt_margin, quantum_s=options.quantum_s, most_at_once=options.most_preemptions),
         resize=resizing(options),
-        sweeps=sweeps,
+        sweeps=Sweeps(STRATEGIES.build(options.sweep_strategy)),
         needs=(Need(JobData.LEARNING_CURVES, untried), *reserving(backfill)),
     )
 

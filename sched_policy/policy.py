@@ -19,9 +19,9 @@ from sched_policy.order import Order
 from sched_policy.place import Consolidate, Place
 from sched_policy.plan import Plan, Preemption, Ranking, Reservation, Start, Stop
 from sched_policy.profile import AvailabilityProfile
-from sched_policy.queue_order import within_scopes
+from sched_policy.queue_order import by_wishes, within_scopes
 from sched_policy.snapshot import Snapshot
-from sched_policy.sweep.choice import Choice, Sweeps, chosen
+from sched_policy.sweep.choice import Choice, Sweeps
 
 
 class JobData(StrEnum):
@@ -99,9 +99,9 @@ class Policy(Struct, frozen=True):
 
     With `admission` None, reservations are made in order alone. `preempt` and `stop` affect only jobs that opted in;
     None: the policy never interrupts a job. `resize` None keeps elastic jobs at their sizes. `sharing`, if set,
-    replaces backfill, admission, preemption and resizing. `sweeps` decides which jobs of sweeps wait although GPUs are
-    free, are preempted, and end. `needs` lists the data without which the policy decides worse, for `sexplsched
-    policies` and the warnings of `simulate`.
+    replaces backfill, admission, preemption and resizing. `sweeps` ranks the jobs of sweeps (`order` the others), and
+    decides which of them wait although GPUs are free, are preempted, and end. `needs` lists the data without which the
+    policy decides worse, for `sexplsched policies` and the warnings of `simulate`.
     """
 
     name: str
@@ -125,24 +125,10 @@ class Policy(Struct, frozen=True):
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Decide. A pure function: the same snapshot gives the same plan everywhere."""
-        ranking = within_scopes(self.order.rank(snapshot), snapshot)
+        choice = self.sweeps.choose(snapshot) if self.sweeps else Choice({})
+        ranking = within_scopes(by_wishes(choice.wishes, self.order, snapshot), snapshot)
         if self.sharing is not None:
-            shared = self.sharing.share(snapshot, ranking, self.place)
-            first = _first_overdue(snapshot, ranking, shared.starts, self.place)
-            late = _late(shared.starts, first, snapshot)
-            groups = (
-                replace(group, job_ids=tuple(job_id for job_id in group.job_ids if job_id not in late))
-                for group in shared.groups
-            )
-            return replace(
-                shared,
-                scores=ranking,
-                starts=tuple(start for start in shared.starts if start.job_id not in late),
-                reservations=(first,) if first else (),
-                groups=tuple(group for group in groups if len(group.job_ids) > 1),
-                replan_s=min(ranking.stable_until_s, shared.replan_s),
-            )
-        choice = chosen(self.sweeps, snapshot) if self.sweeps else Choice({})
+            return self._shared(self.sharing, ranking, snapshot)
         held_back = {job_id for job_id, wish in choice.wishes.items() if wish.place is None}
         rows = ranking.rows[snapshot.columns.waits[ranking.rows]].tolist()
         queue = [job for job in map(snapshot.jobs.__getitem__, rows) if job.job_id not in held_back]
@@ -183,6 +169,24 @@ class Policy(Struct, frozen=True):
             rests=frozenset(_resting(snapshot, held_back)),
             placed=frozenset(start.job_id for start in starts) if self.place.binds else frozenset(),
             replan_s=replan_s,
+        )
+
+    def _shared(self, sharing: Sharing, ranking: Ranking, snapshot: Snapshot) -> Plan:
+        """A plan where jobs share GPUs, without those that would still hold nodes of an overdue job's reservation."""
+        shared = sharing.share(snapshot, ranking, self.place)
+        first = _first_overdue(snapshot, ranking, shared.starts, self.place)
+        late = _late(shared.starts, first, snapshot)
+        groups = (
+            replace(group, job_ids=tuple(job_id for job_id in group.job_ids if job_id not in late))
+            for group in shared.groups
+        )
+        return replace(
+            shared,
+            scores=ranking,
+            starts=tuple(start for start in shared.starts if start.job_id not in late),
+            reservations=(first,) if first else (),
+            groups=tuple(group for group in groups if len(group.job_ids) > 1),
+            replan_s=min(ranking.stable_until_s, shared.replan_s),
         )
 
 

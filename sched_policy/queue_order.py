@@ -14,15 +14,49 @@ the next release of GPUs makes room.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 
 from sched_policy.model import GpuRequest
+from sched_policy.order import Order
 from sched_policy.plan import Plan, Ranking
-from sched_policy.snapshot import Ints, Snapshot
+from sched_policy.snapshot import Bools, Ints, Snapshot
+from sched_policy.sweep.choice import Wish
 
 HEAD = 100
 """The number of jobs that Slurm's main scheduler tests (default_queue_depth)."""
+
+
+def by_wishes(wishes: Mapping[int, Wish], others: Order, snapshot: Snapshot) -> Ranking:
+    """Jobs of sweeps by their rank; the other jobs by another order, spread evenly among them.
+
+    Spreading keeps either kind from starving the other, in each scope by itself. Scores are ranks counted from the end:
+    they compare only within one ranking and scope.
+    """
+    if not wishes:
+        return others.rank(snapshot)
+    of_sweep = [wishes.get(job_id) for job_id in snapshot.columns.job_id.tolist()]
+    is_other: Bools = np.array([wish is None for wish in of_sweep], dtype=np.bool_)
+    # Ranked without the jobs of sweeps: ranking these as well would take as long and is not needed.
+    other_rows = is_other.nonzero()[0]
+    rest = others.rank(snapshot.only(other_rows))
+    place = np.full(len(of_sweep), np.inf)  # those that should not run now
+    place[other_rows[rest.rows]] = np.arange(other_rows.size)
+    wanted = [(row, wish.place) for row, wish in enumerate(of_sweep) if wish and wish.place is not None]
+    place[[row for row, _ in wanted]] = [nth for _, nth in wanted]
+    values = np.zeros(len(of_sweep))
+    for members in snapshot.rows_by_scope:
+        runs = members[np.isfinite(place[members])]
+        for queue in (runs[is_other[runs]], runs[~is_other[runs]]):
+            in_order = queue[np.argsort(place[queue])]
+            values[in_order] = 1.0 + len(members) * (1.0 - (np.arange(queue.size) + 0.5) / queue.size)
+
+    def reason(row: int) -> str:
+        wish = of_sweep[row]
+        return rest[int(place[row])].reason if wish is None else wish.reason
+
+    return Ranking(snapshot, values, reason, rest.stable_until_s)
 
 
 def within_scopes(ranking: Ranking, snapshot: Snapshot) -> Ranking:

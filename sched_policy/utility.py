@@ -18,7 +18,6 @@ from sched_policy.improvement import RemainingImprovement, remaining_improvement
 from sched_policy.order import Order, Srsf
 from sched_policy.plan import Ranking
 from sched_policy.snapshot import Bools, Floats, Ints, Snapshot
-from sched_policy.sweep.choice import Sweeps, chosen
 
 Prior = Callable[[RemainingImprovement, Snapshot, float], Floats]
 """(figures, snapshot, quantum in seconds) -> what untried trainings are expected to do, as `Utility.value`, shape (E,);
@@ -147,43 +146,3 @@ def _reason(utility: Utility) -> str:
     if not utility.measured:
         return f"no curve yet, explored on its sweep's prior of {rate:.3g} %/GPU-h"
     return f"expected improvement {rate:.3g} +- {spread:.2g} %/GPU-h"
-
-
-class BySweep(Struct, frozen=True):
-    """Jobs of sweeps by their rank; the other jobs by another order, spread evenly among them.
-
-    Spreading keeps either kind from starving the other, in each scope by itself. Scores are ranks counted from the end:
-    they compare only within one ranking and scope.
-    """
-
-    sweeps: Sweeps
-    others: Order = ByUtility()
-
-    needs_durations: ClassVar[bool] = True
-
-    def rank(self, snapshot: Snapshot) -> Ranking:
-        """Higher is earlier."""
-        wishes = chosen(self.sweeps, snapshot).wishes
-        if not wishes:
-            return self.others.rank(snapshot)
-        of_sweep = [wishes.get(job_id) for job_id in snapshot.columns.job_id.tolist()]
-        is_other: Bools = np.array([wish is None for wish in of_sweep], dtype=np.bool_)
-        # Ranked without the jobs of sweeps: ranking these as well would take as long and is not needed.
-        other_rows = is_other.nonzero()[0]
-        rest = self.others.rank(snapshot.only(other_rows))
-        place = np.full(len(of_sweep), np.inf)  # those that should not run now
-        place[other_rows[rest.rows]] = np.arange(other_rows.size)
-        wanted = [(row, wish.place) for row, wish in enumerate(of_sweep) if wish and wish.place is not None]
-        place[[row for row, _ in wanted]] = [nth for _, nth in wanted]
-        values = np.zeros(len(of_sweep))
-        for members in snapshot.rows_by_scope:
-            runs = members[np.isfinite(place[members])]
-            for queue in (runs[is_other[runs]], runs[~is_other[runs]]):
-                in_order = queue[np.argsort(place[queue])]
-                values[in_order] = 1.0 + len(members) * (1.0 - (np.arange(queue.size) + 0.5) / queue.size)
-
-        def reason(row: int) -> str:
-            wish = of_sweep[row]
-            return rest[int(place[row])].reason if wish is None else wish.reason
-
-        return Ranking(snapshot, values, reason, rest.stable_until_s)

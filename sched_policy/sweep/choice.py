@@ -20,9 +20,9 @@ from msgspec import Struct
 from sched_policy.model import Direction, Job, JobState
 from sched_policy.plan import Preemption, Stop
 from sched_policy.profile import AvailabilityProfile, FreeGpus
-from sched_policy.snapshot import Floats, Latest, Snapshot
+from sched_policy.snapshot import Floats, Snapshot
 from sched_policy.sweep.trials import (
-    Memory,
+    Cache,
     Strategy,
     Sweep,
     SweepAction,
@@ -169,14 +169,8 @@ class _Site:
         return cls(snapshot.now_s, AvailabilityProfile(snapshot).free_now(), leaving, _members(snapshot.ended), used)
 
 
-_LATEST: Latest[Choice] = Latest()
-_REPORTS: Memory[tuple[Floats, Floats]] = Memory()  # by job
-_DECISIONS: Memory[SweepDecision] = Memory()
-
-
-def chosen(sweeps: Sweeps, snapshot: Snapshot) -> Choice:
-    """The decisions of the sweeps of the snapshot, computed once per snapshot."""
-    return _LATEST.recall((snapshot, sweeps), lambda: sweeps.choose(snapshot))
+_REPORTS: Cache[tuple[Floats, Floats]] = Cache()  # by job
+_DECISIONS: Cache[SweepDecision] = Cache()
 
 
 def _members(jobs: Iterable[Job]) -> dict[SweepKey, list[Job]]:

@@ -208,8 +208,8 @@ class Strategy(Protocol):
 _Value = TypeVar("_Value")
 
 
-class Memory(Generic[_Value]):
-    """A cache of one value for each key, valid while the state that it was made from is unchanged."""
+class Cache(Generic[_Value]):
+    """One value for each key, valid while the state that it was made from is unchanged."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, tuple[object, _Value]] = {}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sched_policy.model import LARGEST_VALUE, Direction, ProgressPoint
-from sched_policy.sweep.trials import Memory, oriented
+from sched_policy.sweep.trials import Cache, oriented
 
 SIDES = pytest.mark.parametrize(("direction", "sign"), [(Direction.MIN, 1.0), (Direction.MAX, -1.0)])
 
@@ -66,12 +66,12 @@ def test_no_reports_are_no_numbers() -> None:
 
 
 def test_a_value_is_kept_while_its_state_is_and_until_it_is_forgotten() -> None:
-    memory: Memory[int] = Memory()
+    cache: Cache[int] = Cache()
     made = iter(range(10))
 
     def recall(key: str, state: int) -> int:
-        return memory.recall(key, state, lambda: next(made))
+        return cache.recall(key, state, lambda: next(made))
 
     assert [recall("a", 1), recall("a", 1), recall("b", 1), recall("a", 2)] == [0, 0, 1, 2]
-    memory.forget_all_but(["b"])
+    cache.forget_all_but(["b"])
     assert [recall("b", 1), recall("a", 2)] == [1, 3]
