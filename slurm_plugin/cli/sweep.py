@@ -188,9 +188,10 @@ def _search_keys() -> Iterator[Key]:
 @click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
 @keys_option("a search's file", _search_keys)
 @click.option("--wait", is_flag=True, help="Wait until the search ends; without this it runs on its own.")
+@click.option("--search", hidden=True, help="Of a pass that Slurm makes: the search's name.")
 @json_option
 @config_option
-def run(path: Path, wait: bool, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001
+def run(path: Path, wait: bool, search: str | None, as_json: bool, config_path: Path | None) -> None:  # noqa: FBT001
     """Run or resume a hyper-parameter search.
 
     FILE (YAML) describes it; `--keys` lists what it may say. Trials may be stopped early unless it forbids that.
@@ -200,18 +201,19 @@ def run(path: Path, wait: bool, as_json: bool, config_path: Path | None) -> None
     from slurm_plugin import config as configuration
     from slurm_plugin.sweeps import search_file
 
-    file, settings = search_file.load(path), configuration.load(config_path)
+    file = search_file.load(path) if search is None else search_file.of_pass(path, search)
+    settings = configuration.load(config_path)
     if find_spec("optuna") is None:
         raise search_file.SearchError(
             f"{path}: sweep run needs Optuna on every node, {platform.node()} lacks it: {with_extra('optuna')}"
         )
     from slurm_plugin.sweeps.search import Search, SearchStoppedError
 
-    search = Search(path, file, settings, config_path)
+    found = Search(path, file, settings, config_path)
     try:
-        standing = search.advance(time.time(), resumes=True)
+        standing = found.advance(time.time(), resumes=True)
     except SearchStoppedError as error:
-        if not search.is_made_by_slurm:
+        if not found.is_made_by_slurm:
             raise
         warn("sexplsched", str(error))  # and no failure, after which Slurm makes this pass again
         return
@@ -222,7 +224,7 @@ def run(path: Path, wait: bool, as_json: bool, config_path: Path | None) -> None
             click.echo(fault or f"{_standing(standing)}; it continues without this command", err=True)
         time.sleep(POLL_S)
         try:
-            standing, fault = search.advance(time.time()), ""
+            standing, fault = found.advance(time.time()), ""
         except SlurmUnreachableError as error:  # slurmctld may be restarted meanwhile
             fault = f"{error}; waiting until it answers"
     if as_json:

@@ -5,6 +5,7 @@ Everything that is known of a search is in Slurm and in its directory, `NAME.swe
     study.journal      Optuna's storage: a trial is begun by a line in it, and has its hyper-parameters from then on; of
                        those that are over it has value and cost
     id                 tells this search from others of the same name, and where it was begun: trials run there
+    sweep.yaml         what the search's file says, for passes after the file was made another search's
     trials/N/job.sh    what trial N runs
     trials/N/claim     the job that runs trial N, as the target of a link: the first to make it runs, others end at once
     trials/N/result    what came of trial N
@@ -31,8 +32,6 @@ from pathlib import Path
 import msgspec
 import optuna
 from msgspec import Struct
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from explsched.atomic_file import create_file_durably, replace_file_durably
@@ -42,9 +41,10 @@ from slurm_plugin.config import Config
 from slurm_plugin.observation import sweep_record
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.spool import WholeProgressSpool, submitted_s
-from slurm_plugin.sweeps.proposals import proposals, sampler
-from slurm_plugin.sweeps.search_file import SearchError, SearchFile
+from slurm_plugin.sweeps.proposals import proposals
+from slurm_plugin.sweeps.search_file import SearchError, SearchFile, keep
 from slurm_plugin.sweeps.search_jobs import Identity, SearchJobs, is_under_way
+from slurm_plugin.sweeps.search_study import RESTORE, open_study
 
 _MOST_FAILURES = 10
 _RESUMED = "resumed_at"
@@ -116,7 +116,8 @@ class Search:
         self._directory.mkdir(exist_ok=True)
         with self._locked() as lock:
             identity = self._identify()
-            study = self._study()
+            study = open_study(self._file, self._directory)
+            keep(self._file, self._path)
             self._jobs.look(identity, lock)
             try:
                 results = self._begin(study, now_s, resumes=resumes)
@@ -163,7 +164,11 @@ class Search:
             if os.geteuid() == 0 != os.fstat(descriptor).st_uid:
                 user = _owner(path)
                 raise SearchError(f"{self._directory} is the search of user {user}: run it as {user}")
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                warn("sexplsched", f"{path}: another `sweep run` of this search is at work: waiting for its end")
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield descriptor
         finally:
             os.close(descriptor)
@@ -181,7 +186,10 @@ class Search:
             self._tell_of_namesakes()
             told = {"id": uuid.uuid4().hex[:16], "space": space, "working_directory": str(Path.cwd())}
             create_file_durably(path, json.dumps({**told, "directory": str(self._directory)}))
-        begun = json.loads(path.read_text())
+        try:
+            begun = json.loads(path.read_text())
+        except ValueError as error:
+            raise SearchError(f"{path}: is damaged ({error}): {RESTORE}") from error
         original = Path(begun.get("directory") or self._directory)
         if original.name != self._directory.name or _is_copy(path, original / "id"):
             raise SearchError(f"{self._directory} is a copy of {original}, another search: begin one without a copy")
@@ -201,22 +209,6 @@ class Search:
                 f"{self._path}: your sweep {name!r} has trainings already ({len(former)}): `sweep show` mixes them "
                 "with this search's, and early stopping compares them; choose another name to keep them apart",
             )
-
-    def _study(self) -> optuna.Study:
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        journal = self._directory / "study.journal"
-        _mend(journal)
-        storage, name = JournalStorage(JournalFileBackend(str(journal))), self._file.name
-        if any(study.study_name == name for study in storage.get_all_studies()):  # creating it would add a line
-            study = optuna.load_study(study_name=name, storage=storage)
-        else:
-            study = optuna.create_study(
-                study_name=name,
-                storage=storage,
-                direction="minimize" if self._file.direction == "min" else "maximize",
-            )
-        study.sampler = sampler(self._file, len(study.get_trials(deepcopy=False)))
-        return study
 
     def _settle(self, study: optuna.Study, now_s: float) -> None:
         """Tell Optuna of trials that are over, submit those that have no job."""
@@ -378,13 +370,3 @@ def _is_copy(own: Path, original: Path) -> bool:
         return own.stat().st_ino != original.stat().st_ino and own.read_bytes() == original.read_bytes()
     except FileNotFoundError:
         return False
-
-
-def _mend(journal: Path) -> None:
-    """Under our lock: take away what a process that was killed left, half a line or Optuna's own lock."""
-    journal.with_name(f"{journal.name}.lock").unlink(missing_ok=True)
-    if journal.exists():
-        data = journal.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        if whole < len(data):
-            os.truncate(journal, whole)

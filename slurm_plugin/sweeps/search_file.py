@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta
 
 from explsched import strict_yaml
+from explsched.atomic_file import replace_file_durably
 from explsched.errors import ExplschedError
 from explsched.job_options.table import CHECKPOINT, DIRECTION, METRIC, PARAMS, SPANK_PREFIX, SWEEP
 from explsched.parameters import is_name, shown
@@ -132,7 +134,7 @@ class SearchFile(Section, frozen=True):
 
     def directory(self, path: Path) -> Path:
         """Where the search of this file at `path` keeps all that is known of it."""
-        return path.with_name(f"{self.name}.sweep")
+        return _directory(path, self.name)
 
 
 def keys() -> Iterator[Key]:
@@ -149,6 +151,35 @@ def load(path: Path) -> SearchFile:
     if found is None or faults:
         raise SearchError("\n".join(f"{path}: {fault}" for fault in faults))
     return found
+
+
+def of_pass(path: Path, name: str) -> SearchFile:
+    """The file as it was last a search's of this name: `path`, or `keep`'s copy if it is another search's by now.
+
+    Raises as `load`.
+    """
+    found = load(path)
+    if found.name == name:
+        return found
+    copy = _copy(path, name)
+    if not copy.exists():
+        raise SearchError(f"{path}: is search {found.name!r} by now, and nothing was kept of {name!r}")
+    return load(copy)
+
+
+def keep(file: SearchFile, path: Path) -> None:
+    """Keep what the file at `path` says for `of_pass`, in the search's directory. Raises OSError."""
+    copy, text = _copy(path, file.name), msgspec.yaml.encode(file)
+    if not copy.exists() or copy.read_bytes() != text:
+        replace_file_durably(copy, text)
+
+
+def _directory(path: Path, name: str) -> Path:
+    return path.with_name(f"{name}.sweep")
+
+
+def _copy(path: Path, name: str) -> Path:
+    return _directory(path, name) / "sweep.yaml"
 
 
 def _contradictions(found: SearchFile) -> Iterator[str]:

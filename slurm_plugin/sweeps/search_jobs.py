@@ -48,6 +48,8 @@ _MOST_WATCHED = 100
 """Trials of which the next pass is a dependent: each lengthens a line that slurmctld reads again and again.
 
 With more of them under way another pass is made after `_AGAIN_S`, for those that are not watched."""
+_TIME = ("--time=10", "--time-min=2")
+"""Of a pass, which takes seconds: backfill may shorten it, so that it need not wait behind the queue for GPUs."""
 _AGAIN_S = 600
 """Until a pass of Slurm's that did not come to its end is made again."""
 _MOST_REPEATS = 5_000
@@ -229,9 +231,9 @@ class SearchJobs:
     def _pass_later(self, when: str) -> int:
         """Submit a small job that makes a pass; returns its id."""
         options = [] if self._config_path is None else ["--config", str(self._config_path.absolute())]
-        command = _ours("explsched.cli", "sweep", "run", str(self._path), *options)
+        command = _ours("explsched.cli", "sweep", "run", str(self._path), "--search", self._file.name, *options)
         words = [when, f"--comment={_NEXT}{self._id}", f"--job-name={self._name_of_passes}", "--ntasks=1"]
-        words += ["--time=10", "--requeue", "--open-mode=append", _output(self._directory / "passes.log")]
+        words += [*_TIME, "--requeue", "--open-mode=append", _output(self._directory / "passes.log")]
         words += [f"--chdir={self._working_directory}"]
         shared = ("partition", "account", "qos")
         words += [word for name, given in self._file.job.sbatch_options() if name in shared for word in given]
@@ -301,7 +303,7 @@ def _script(claim: Path, environment: Mapping[str, str], words: Sequence[str]) -
 said=$(ln -s "$SLURM_JOB_ID" {link} 2>&1)
 runs=$(readlink {link}) || {{ echo "this trial cannot be claimed: $said"; exit 1; }}
 if [ "$runs" != "$SLURM_JOB_ID" ]; then
-  echo "this trial is run by job $runs"
+  echo "this trial is run by job $runs; to train on, run the last line of its script in a job of your own"
   exit 0
 fi
 {exports}exec {shlex.join(_ours("wrappers.sxrun", *words))}

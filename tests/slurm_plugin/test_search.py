@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,7 +29,7 @@ from slurm_plugin.client import process
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.client.records import SlurmJob, SlurmNode
 from slurm_plugin.sweeps.search import Search, SearchStanding
-from slurm_plugin.sweeps.search_file import keys, load
+from slurm_plugin.sweeps.search_file import SearchError, keys, load, of_pass
 from tests.docs.blocks import ROOT, blocks
 from tests.slurm_kit import record
 
@@ -942,6 +943,64 @@ def test_after_ten_failures_a_person_resumes_the_search_and_failures_count_anew(
     monkeypatch.setattr("time.sleep", lambda _seconds: all_are_over(path))
     assert "the last 10 trials ended" in str(run(path, "--wait").exception)
     assert trials_of(slurm)[20:] == [f"digits-{number}" for number in range(20, 30)]
+
+
+@optuna_is_needed
+def test_a_search_goes_on_as_its_file_said_where_the_file_is_another_searchs_by_now(
+    tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, parallel=1)
+    run(path)
+    (passes,) = (call for call in calls(slurm) if "--job-name=digits-next" in call)
+    assert "--time-min=2" in passes, "a pass of seconds need not wait where 10 minutes do not fit"
+    before = load(path)
+    written(tmp_path, name="other", space={"width": {"values": [1, 2]}})
+    run(path)
+    all_are_over(path)
+    by_slurm(monkeypatch)
+    done = run(path, "--search", "digits")
+    assert done.exit_code == 0, done.output
+    assert [name for name in trials_of(slurm) if name.startswith("digits")] == ["digits-0", "digits-1"]
+    assert of_pass(path, "digits") == before, "the whole file is kept"
+    with pytest.raises(SearchError, match="is search 'other' by now, and nothing was kept of 'third'"):
+        of_pass(path, "third")
+
+
+@optuna_is_needed
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda search: (search / "study.journal").unlink(), "study.journal: is lost, though trials have been begun"),
+        (lambda search: (search / "study.journal").write_bytes(bytes(99) + b"\n"), "study.journal: is lost"),
+        (lambda search: (search / "study.journal").write_bytes(b"\xff\n"), "study.journal: is damaged"),
+        (lambda search: (search / "id").write_text(""), "id: is damaged"),
+    ],
+)
+def test_no_results_are_told_of_other_trials_where_files_are_lost_or_damaged(
+    tmp_path: Path, slurm: Path, spoil: Callable[[Path], object], words: str
+) -> None:
+    path = written(tmp_path, parallel=1)
+    run(path)
+    spoil(tmp_path / "digits.sweep")
+    done = run(path)
+    assert isinstance(done.exception, SearchError), done.exception
+    assert words in str(done.exception)
+    assert "restore it from a backup, or choose another name" in str(done.exception)
+    assert trials_of(slurm) == ["digits-0"]
+
+
+@optuna_is_needed
+def test_a_pass_that_waits_for_another_says_so(tmp_path: Path, slurm: Path) -> None:
+    path = written(tmp_path, parallel=1)
+    run(path)
+    with (tmp_path / "digits.sweep" / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        command = [sys.executable, "-m", "explsched.cli", "sweep", "run", str(path)]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as second:
+            assert second.stderr is not None
+            assert "another `sweep run` of this search is at work: waiting for its end" in second.stderr.readline()
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            assert second.wait(60) == 0
 
 
 def by_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
