@@ -26,13 +26,14 @@ from explsched.errors import ExplschedError, SlurmError, SlurmUnreachableError
 from inference_gateway import accepted
 from inference_gateway.control import state
 from inference_gateway.control.data_plane_sync import DataPlaneSync, WithoutBatches
+from inference_gateway.control.moves import ClassifiedReplicas
 from inference_gateway.control.observations import Readiness, ReplicaObserver
 from inference_gateway.control.planes import Follower, LeavingPlanes, Orders, OtherPlane, PlaneReport
 from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.replica_metrics import ReplicaMetrics
 from inference_gateway.control.replica_registry import ReplicaRegistry, adopted
 from inference_gateway.control.report import ControlPlaneCollector, Report, report, router_endpoints
-from inference_gateway.control.service import ClassifiedReplicas, ServiceControl
+from inference_gateway.control.service import ServiceControl
 from inference_gateway.control.slurm_sync import SlurmSync
 from inference_gateway.control.state import EventLog, Memory, Outage, Override, ServiceMemory
 from inference_gateway.control.usage import ReadingRates, UsageSums

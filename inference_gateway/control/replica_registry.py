@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from inference_gateway.control.moves import ClassifiedReplicas, Moves
 from inference_gateway.control.replica import (
     ACTIVE,
     LIVE,
@@ -19,7 +20,7 @@ from inference_gateway.control.replica import (
     ReplicaObservation,
     step,
 )
-from inference_gateway.control.service import ClassifiedReplicas, Moves, ServiceControl
+from inference_gateway.control.service import ServiceControl
 from inference_gateway.control.state import EventLog
 from inference_gateway.model import ServerState
 from inference_gateway.replicas.submission import new_name, parse_tag

@@ -1,15 +1,15 @@
-"""One service in the control plane: its observations, its rule's decision, and the moves that follow from it."""
+"""One service in the control plane: its history, what its rule is told of it, and what the rule decides."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from inference_gateway.accepted import retry_after_s
-from inference_gateway.control import service as fleet
-from inference_gateway.control.replica import COMING, LIVE, Limits, Phase, Replica
+from inference_gateway.control.moves import ClassifiedReplicas, Moves, classify, moves
+from inference_gateway.control.replica import Limits, Phase, Replica
 from inference_gateway.control.start_times import EstimateLog, ReplicaStart, StartTimes, WaitingLine, quantile
 from inference_gateway.control.state import Attempts, ServiceMemory
 from inference_gateway.model import Capacity, Decision, Observation, ReplicaLoad, StartForecast, Traffic
@@ -17,113 +17,6 @@ from inference_gateway.scaling.measured import KV_CACHE_LIMIT, MeasuredRule
 from inference_gateway.scaling.rules import BoundedRule, Bounds, build
 from inference_gateway.sections import ServiceSection
 from slurm_plugin.client.records import SlurmJob
-
-
-@dataclass(frozen=True, slots=True)
-class ClassifiedReplicas:
-    """The replicas of a service by their use: `expiring` ones need a successor, `leaving` ones drain or end."""
-
-    serving: tuple[Replica, ...]
-    coming: tuple[Replica, ...]
-    expiring: tuple[Replica, ...]
-    leaving: tuple[Replica, ...]
-
-    @property
-    def present(self) -> int:
-        """The number of replicas that stay: serving and coming."""
-        return len(self.serving) + len(self.coming)
-
-    @property
-    def outgoing(self) -> tuple[Replica, ...]:
-        """The expiring replicas that serve."""
-        return tuple(replica for replica in self.expiring if replica.phase is Phase.SERVING)
-
-    def unreplaced(self, wanted: int | None) -> int:
-        """How many of the outgoing ones have no successor yet, where `wanted` replicas were wanted last.
-
-        Without a last decision, as after a restart, the coming replicas are taken for successors.
-        """
-        missing = len(self.outgoing) - len(self.coming) if wanted is None else wanted - self.present
-        return min(max(0, missing), len(self.outgoing))
-
-
-@dataclass(frozen=True, slots=True)
-class Moves:
-    """What to do now. `start` is a number; the others are replicas with reasons."""
-
-    start: int = 0
-    cancel: tuple[tuple[Replica, str], ...] = ()
-    drain: tuple[tuple[Replica, str], ...] = ()
-
-
-def classify(
-    replicas: Sequence[Replica], generation: str, start_s: float, drain_s: float, now_s: float
-) -> ClassifiedReplicas:
-    """Classify the replicas. A successor may need `start_s` to start, the last requests `drain_s` to finish."""
-    live = [replica for replica in replicas if replica.phase in LIVE]
-    expiring = {
-        replica.name
-        for replica in live
-        if replica.generation != generation or replica.replaceable or _ends_soon(replica, start_s + drain_s, now_s)
-    }
-    counted = [replica for replica in live if replica.name not in expiring]
-    return ClassifiedReplicas(
-        serving=tuple(replica for replica in counted if replica.phase is Phase.SERVING),
-        coming=tuple(replica for replica in counted if replica.phase in COMING),
-        expiring=tuple(replica for replica in live if replica.name in expiring),
-        leaving=tuple(replica for replica in replicas if replica.phase not in LIVE),
-    )
-
-
-def _ends_soon(replica: Replica, notice_s: float, now_s: float) -> bool:
-    if replica.phase is not Phase.SERVING or replica.ends_s is None or replica.limit_s is None:
-        return False  # one that still starts in its last minutes is on the way to a failed start
-    # With a time limit shorter than the notice every replica would be replaced as soon as it starts.
-    return replica.ends_s - now_s < min(notice_s, replica.limit_s / 2)
-
-
-def moves(found: ClassifiedReplicas, wanted: int, startable: int, in_flight: Mapping[str, int]) -> Moves:
-    """The moves that bring a service to `wanted` replicas. At most `startable` are started; `in_flight` is by name."""
-    cancel, drain = _retire(found, wanted, in_flight)
-    missing = wanted - found.present
-    if missing > 0:
-        return Moves(min(missing, startable), cancel, drain)
-    fewer_cancel, fewer_drain = _fewer(found, -missing, in_flight)
-    return Moves(0, cancel + fewer_cancel, drain + fewer_drain)
-
-
-def _retire(
-    found: ClassifiedReplicas, wanted: int, in_flight: Mapping[str, int]
-) -> tuple[tuple[tuple[Replica, str], ...], tuple[tuple[Replica, str], ...]]:
-    """Expiring replicas that are no longer needed: those that do not serve yet, and those with a serving successor."""
-    idle = tuple((replica, "of an earlier configuration") for replica in found.expiring if replica.phase in COMING)
-    spare = max(0, len(found.serving) + len(found.outgoing) - wanted)
-    outgoing = sorted(
-        found.outgoing, key=lambda replica: (_ends(replica), in_flight.get(replica.name, 0), replica.name)
-    )
-    return idle, tuple((replica, "replaced by a new one") for replica in outgoing[:spare])
-
-
-def _fewer(
-    found: ClassifiedReplicas, count: int, in_flight: Mapping[str, int]
-) -> tuple[tuple[tuple[Replica, str], ...], tuple[tuple[Replica, str], ...]]:
-    """The `count` least useful replicas: first those not started, then burst, least loaded and soonest ending ones."""
-    # Replicas being submitted have no job yet that could be cancelled; they are considered again when they have.
-    order = {Phase.PENDING: 0, Phase.STARTING: 1}
-    coming = [replica for replica in found.coming if replica.phase in order]
-    coming.sort(key=lambda replica: (order[replica.phase], not replica.burst, -replica.asked_s, replica.name))
-    cancel = tuple((replica, "not needed any more") for replica in coming[:count])
-    under_way = len(found.coming) - len(coming)
-    rest = max(0, count - len(cancel) - under_way)
-    serving = sorted(
-        found.serving,
-        key=lambda replica: (not replica.burst, in_flight.get(replica.name, 0), _ends(replica), replica.name),
-    )
-    return cancel, tuple((replica, "not needed any more") for replica in serving[:rest])
-
-
-def _ends(replica: Replica) -> float:
-    return math.inf if replica.ends_s is None else replica.ends_s
 
 
 class TrafficCounter:
@@ -290,7 +183,7 @@ class ServiceControl:
 
     def classify(self, replicas: Sequence[Replica], now_s: float) -> ClassifiedReplicas:
         """The service's replicas, classified."""
-        return fleet.classify(replicas, self.generation, self.slow_start_s, self.section.drain_deadline_s, now_s)
+        return classify(replicas, self.generation, self.slow_start_s, self.section.drain_deadline_s, now_s)
 
     def decide(
         self, found: ClassifiedReplicas, traffic: Traffic, now_s: float, loads: Mapping[str, ReplicaLoad] = _NO_LOADS
@@ -332,7 +225,7 @@ class ServiceControl:
         bounds, coming = self._rule.bounds, len(found.coming)
         room = max(0, min(bounds.max_pending - coming, bounds.maximum - found.present))
         startable = self.attempts.startable(wanted, coming, self.section.scale.attempts, now_s)
-        return fleet.moves(found, wanted, min(room, startable), in_flight)
+        return moves(found, wanted, min(room, startable), in_flight)
 
     def _start_quantile_s(self, share: float) -> float:
         if not self._starts_s:

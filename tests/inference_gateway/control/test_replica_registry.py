@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from inference_gateway.control.moves import Moves
 from inference_gateway.control.replica import Phase, Replica, ReplicaObservation
 from inference_gateway.control.replica_registry import ReplicaRegistry
-from inference_gateway.control.service import Moves, ServiceControl
+from inference_gateway.control.service import ServiceControl
 from inference_gateway.control.state import EventLog
 from tests.inference_gateway.control.doubles import job
 from tests.inference_gateway.control.test_service import NOW_S, control
