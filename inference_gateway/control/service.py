@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
 from inference_gateway.accepted import retry_after_s
 from inference_gateway.control.moves import ClassifiedReplicas, Moves, classify, moves
-from inference_gateway.control.replica import Limits, Phase, Replica
+from inference_gateway.control.replica import Limits, Phase, Replica, Step
 from inference_gateway.control.start_times import EstimateLog, ReplicaStart, StartTimes, WaitingLine, quantile
 from inference_gateway.control.state import Attempts, ServiceMemory
 from inference_gateway.model import Capacity, Decision, Observation, ReplicaLoad, StartForecast, Traffic
@@ -44,13 +45,14 @@ class TrafficCounter:
 _NO_LOADS: Mapping[str, ReplicaLoad] = MappingProxyType({})
 KEPT_STARTS = 50
 KEPT_ESTIMATES = 400
+_UNWRITTEN = 3
+"""Files that cannot be written count as at most so many refusals: on a full disk the next try is within 20 s."""
 
 
 class ServiceControl:
     """The state of one service: its rule, its failed starts, its start times.
 
     Attributes:
-        attempts: consecutive failed starts of this configuration.
         decision: the latest decision, None before the first.
         observation: the observation from which it was made.
         next_in_s: seconds until the next replica serves; None if none is starting.
@@ -62,7 +64,7 @@ class ServiceControl:
         self.name = name
         self.section = section
         self.generation = section.generation()
-        self.attempts = memory.attempts if memory.generation == self.generation else Attempts()
+        self._attempts = memory.attempts if memory.generation == self.generation else Attempts()
         self.decision: Decision | None = None
         self.observation: Observation | None = None
         self._starts_s = memory.starts_s
@@ -74,7 +76,7 @@ class ServiceControl:
         self.next_in_s: float | None = None
         self._estimated = False
         # Whoever was told that nothing will start is told otherwise; None: nothing has to be told yet.
-        self._forecast = None if self.attempts == memory.attempts else StartForecast(0)
+        self._forecast = None if self._attempts == memory.attempts else StartForecast(0)
         self._queue_s: float | None = None
         self._traffic = TrafficCounter()
         self._adopted_s = self._decided_s = self._clock_s = now_s
@@ -100,9 +102,14 @@ class ServiceControl:
         return self._minimum
 
     @property
+    def attempts(self) -> Attempts:
+        """The consecutive failed starts of this configuration."""
+        return self._attempts
+
+    @property
     def given_up(self) -> bool:
         """Whether so many starts have failed that no more are made until an operator intervenes."""
-        return self.attempts.given_up(self.section.scale.attempts)
+        return self._attempts.given_up(self.section.scale.attempts)
 
     @property
     def start_s(self) -> float:
@@ -149,7 +156,7 @@ class ServiceControl:
     def memory(self) -> ServiceMemory:
         """The state to save."""
         known = (self._starts_s, self._waits_s, self._loads_s, self._foretold, self.generation)
-        return ServiceMemory(self.attempts, *known)
+        return ServiceMemory(self._attempts, *known)
 
     def _compare_estimates(self, coming: Sequence[Replica], starts: Sequence[ReplicaStart], now_s: float) -> None:
         """Record Slurm's estimates of each job's wait and, once it has started, its actual wait."""
@@ -161,15 +168,35 @@ class ServiceControl:
             else:
                 self._estimates.note(replica.name, now_s, start, self._foretold)
 
-    def started(self, after_s: float) -> None:
-        """Record that a replica's job has started, `after_s` after its submission."""
-        self._waits_s = (*self._waits_s, after_s)[-KEPT_STARTS:]
+    def learn(self, replica: Replica, done: Step, now_s: float) -> bool:
+        """Learn from a step of a replica, `replica` before it; returns whether the service has just given up.
 
-    def served(self, after_s: float, load_s: float) -> None:
-        """Record that a replica serves, `after_s` after its submission and `load_s` after the start of its job."""
-        self._starts_s = (*self._starts_s, after_s)[-KEPT_STARTS:]
-        self._loads_s = (*self._loads_s, load_s)[-KEPT_STARTS:]
-        self._rule.calibrate(self._capacity())
+        Start times of earlier configurations count too, their failures and successes do not.
+        """
+        if done.started:
+            self._waits_s = (*self._waits_s, now_s - replica.asked_s)[-KEPT_STARTS:]
+        if done.served_after_s is not None:
+            self._starts_s = (*self._starts_s, done.served_after_s)[-KEPT_STARTS:]
+            self._loads_s = (*self._loads_s, now_s - replica.since_s)[-KEPT_STARTS:]
+            self._rule.calibrate(self._capacity())
+        if replica.generation != self.generation:
+            return False
+        before = self.given_up
+        if proved_s := done.replica.proved_s(now_s) if done.replica else None:
+            self.proved(proved_s)
+        if done.refused:
+            self.refused(replica.asked_s, now_s)
+        if done.failed:
+            self._attempts = self._attempts.failed(replica.asked_s, now_s)
+        return self.given_up and not before
+
+    def refused(self, asked_s: float, now_s: float, *, by_slurm: bool = True) -> None:
+        """Count a replica of `asked_s` that Slurm refused or, if not `by_slurm`, whose files could not be written."""
+        self._attempts = self._attempts.refused(asked_s, now_s, sys.maxsize if by_slurm else _UNWRITTEN)
+
+    def proved(self, at_s: float) -> None:
+        """Record that a start has proved successful at `at_s`: it ends a row of earlier failures."""
+        self._attempts = self._attempts.succeeded(at_s)
 
     def set_minimum(self, minimum: int) -> None:
         """Set the minimum, by command, up to the configured maximum."""
@@ -179,7 +206,7 @@ class ServiceControl:
 
     def try_again(self) -> None:
         """Forget failed starts, because an operator has intervened."""
-        self.attempts = Attempts()
+        self._attempts = Attempts()
 
     def classify(self, replicas: Sequence[Replica], now_s: float) -> ClassifiedReplicas:
         """The service's replicas, classified."""
@@ -224,7 +251,7 @@ class ServiceControl:
         """The moves that reach the wanted number. Successors count for `max` and `max_pending` as any new replica."""
         bounds, coming = self._rule.bounds, len(found.coming)
         room = max(0, min(bounds.max_pending - coming, bounds.maximum - found.present))
-        startable = self.attempts.startable(wanted, coming, self.section.scale.attempts, now_s)
+        startable = self._attempts.startable(wanted, coming, self.section.scale.attempts, now_s)
         return moves(found, wanted, min(room, startable), in_flight)
 
     def _start_quantile_s(self, share: float) -> float:
