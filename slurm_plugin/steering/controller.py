@@ -52,10 +52,11 @@ _CYCLES = 2
 
 
 class Pass(Struct, frozen=True):
-    """What one pass observed, decided and did."""
+    """What one pass observed, decided and did; `ranked` is the `wanted_order` of its plan."""
 
     seen: Observation
     plan: Plan
+    ranked: Sequence[int]
     changes: tuple[Change, ...]
     failures: tuple[ChangeFailure, ...]
 
@@ -157,7 +158,7 @@ class Controller:
         )
         wanted = changes(plan, seen, self._limits, kept)
         wanted = replace(wanted, beside=self._notes.without_refused_comments(wanted.beside))
-        return Pass(seen, plan, wanted.all, ())
+        return Pass(seen, plan, wanted.ranked, wanted.all, ())
 
     def reconcile(self, now_s: float, interval_s: float = 0.0) -> Pass:
         """Observe, plan (as `decide`), and change Slurm. Raises `SlurmError` if Slurm cannot be reached at all."""
@@ -173,7 +174,7 @@ class Controller:
         seen, plan = decided.seen, decided.plan
         self._notes.note_changes(decided.changes, seen.jobs, now_s)
         beneficiaries = self._tracker.beneficiaries
-        self._notes.note_positions(plan, seen, decided.changes, self._limits, beneficiaries, postponed)
+        self._notes.note_positions(decided.ranked, seen, decided.changes, self._limits, beneficiaries, postponed)
         self._notes.save()
         before = Before.of(seen.jobs, seen.cluster.reservations)
         reasons = Reasons.of(self._config.policy, plan, decided.changes)
@@ -197,7 +198,7 @@ class Controller:
         refused = _reordered(one.change for one in failures if not isinstance(one, Unanswered))
         if refused or lowered:
             unwritten = postponed | refused | _reordered(lowered)
-            self._notes.note_positions(plan, seen, decided.changes, self._limits, beneficiaries, unwritten)
+            self._notes.note_positions(decided.ranked, seen, decided.changes, self._limits, beneficiaries, unwritten)
         failures += self._apply(restored(failures, seen.jobs), before, Reasons.all_for(_UNDONE), now_s)
         self._notes.note_failures(failures, now_s)
         self._log.note(seen, plan, decided.changes, failures)

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from sched_policy.plan import Plan
-from sched_policy.queue_order import queue_order
 from slurm_plugin.client.changes import (
     CancelJob,
     Change,
@@ -109,7 +107,7 @@ class Notes:
 
     def note_positions(
         self,
-        plan: Plan,
+        ranked: Sequence[int],
         seen: Observation,
         changes: Sequence[Change],
         limits: SteeringLimits,
@@ -118,8 +116,8 @@ class Notes:
     ) -> None:
         """Take in who gets whose position by these changes, as `QueuePositions.note`. Not in scope `partition`."""
         if limits.scope != "partition":
-            ranked, most = queue_order(plan, seen.snapshot), limits.order.max_per_pass
             others = self.others_factors(seen.jobs.values())
+            most = limits.order.max_per_pass
             self._positions.note(ranked, seen, changes, most, beneficiaries, others, unwritten)
             self._waited = on_own_places(seen.snapshot)
 
