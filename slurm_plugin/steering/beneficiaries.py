@@ -229,12 +229,10 @@ def interruptions(
     ranked: Sequence[int],
     seen: Observation,
     order: Iterable[SetSiteFactor],
-    clear_from_s: float,
 ) -> Sequence[Change]:
     """The next step of each preemption whose beneficiary would start, and the plan's stops.
 
-    `ranked` is the `wanted_order`, and `order` has the pass's new site factors; `clear_from_s` is as for
-    `PreemptionTracker.advance`.
+    `ranked` is the `wanted_order`, and `order` has the pass's new site factors. The tracker's pass has begun.
     """
     jobs = {job.job_id: job for job in seen.snapshot.jobs}
     leaving = (*plan.preemptions, *resized_while_running(plan, jobs))
@@ -249,7 +247,7 @@ def interruptions(
     vain = requeues_in_vain(plan, queue, seen, asked, factors, ready)
     in_vain = heirs(plan, queue, seen, asked, vain, factors)
     stopped = dict.fromkeys(stop.job_id for stop in plan.stops)
-    steps = tracker.advance(leaving, look, in_vain, clear_from_s, stopped.keys())
+    steps = tracker.advance(leaving, look, in_vain, stopped.keys())
     # A cancelled job holds its GPUs until it is gone.
     return (*steps, *(CancelJob(n) for n in stopped if jobs[n].state is not JobState.COMPLETING))
 

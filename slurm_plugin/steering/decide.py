@@ -31,19 +31,17 @@ class Kept(Struct, frozen=True):
     """What is known from earlier passes and decides on changes.
 
     Attributes:
-        tracker: the preemptions underway; brought up to date by `changes`.
+        tracker: the preemptions underway, whose pass has begun; brought up to date by `changes`.
         others_factors: the parts of site factors that others have set; None if nobody has recorded which are ours:
             then none is given back.
         served: the jobs that should start in the next cycles, because others of their owner have been requeued for
             them; asked again once `tracker` is up to date.
-        clear_from_s: as for `PreemptionTracker.advance`.
 
     """
 
     tracker: PreemptionTracker
     others_factors: Mapping[int, int] | None
     served: Callable[[Observation], AbstractSet[int]] = lambda _seen: frozenset()
-    clear_from_s: float = 0.0
 
 
 class Changes(Struct, frozen=True):
@@ -81,6 +79,6 @@ def changes(plan: Plan, seen: Observation, limits: SteeringLimits, kept: Kept) -
     released = releases(plan, seen)
     ranked = wanted_order(plan, seen.snapshot, released)
     order = put_first(kept.served(seen), seen, (*reordered(plan, ranked, seen, limits), *back))
-    steps = interruptions(kept.tracker, plan, ranked, seen, order, kept.clear_from_s)
+    steps = interruptions(kept.tracker, plan, ranked, seen, order)
     order = put_first(kept.served(seen), seen, order)  # they may serve further jobs
     return Changes(ranked, order, beside_order(plan, released, seen, limits.slack_s, order), tuple(steps))

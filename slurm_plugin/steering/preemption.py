@@ -141,15 +141,22 @@ class PreemptionTracker:
         """Take new limits (configuration reload); preemptions underway continue."""
         self._budget = preemption_budget
 
-    def wait_for(self, closed: frozenset[int]) -> None:
-        """Slurm does not update these jobs for now: none is signalled or requeued, as its cost would go unrecorded.
+    def begin(self, now_s: float, interval_s: float, closed: frozenset[int], clear_from_s: float) -> None:
+        """A pass begins: what it goes by, and the preemptions are dropped whose moment has passed without one.
 
-        Nor is a job signalled for one of them, which could not be put first.
+        Args:
+            now_s: the time of the pass.
+            interval_s: the present time between passes.
+            closed: jobs that Slurm does not update for now: none is signalled or requeued, as its cost would go
+                unrecorded. Nor is a job signalled for one of them, which could not be put first.
+            clear_from_s: no job is requeued for another before this (`backpressure.Recalculations`).
+
         """
-        self._closed = closed
+        self._closed, self._clear_from_s = closed, clear_from_s
+        self._drop_late(now_s, interval_s)
 
-    def drop_late(self, now_s: float, interval_s: float) -> None:
-        """Before planning: drop the preemptions whose moment has passed while no pass was made, to be decided anew.
+    def _drop_late(self, now_s: float, interval_s: float) -> None:
+        """Drop the preemptions whose moment has passed while no pass was made, to be decided anew by this one.
 
         We were stopped, or another daemon, or slurmctld was away: a requeue would cost all work since. What was due at
         the last pass has waited on purpose since then, and passes may be far apart (`backpressure.backoff`): by
@@ -171,19 +178,16 @@ class PreemptionTracker:
         preemptions: Iterable[Preemption],
         look: Look,
         in_vain: Mapping[int, int | None] = MappingProxyType({}),
-        clear_from_s: float = 0.0,
         stopped: AbstractSet[int] = frozenset(),
     ) -> tuple[Change, ...]:
         """The next step of each preemption: requeue jobs that are ready, unless `stopped`, signal newly selected ones.
 
         The steps count as made; `answered` and `settle` take back those that Slurm has not made.
 
-        No job is requeued for another before `clear_from_s` (`backpressure.Recalculations`). `in_vain` are the
-        beneficiaries that would not start now if their victims left, each with its entry in `heirs`
+        `in_vain` are the beneficiaries that would not start now if their victims left, each with its entry in `heirs`
         (`steering.beneficiaries`). A job whose preemption was dropped and that is soon selected again is not signalled
         a second time.
         """
-        self._clear_from_s = clear_from_s
         self._pause_s = 0.0 if math.isinf(self._looked_s) else look.now_s - self._looked_s
         self._looked_s = look.now_s
         self._restore(look)

@@ -681,6 +681,35 @@ def having_made_room(
     return slurm, loop, late_s
 
 
+def test_who_has_saved_just_before_priorities_are_computed_anew_is_not_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for that moment anyway, so nothing is in vain yet; by then job 9 will have saved, too."""
+    slurm, loop, plan = asked_to_make_room(tmp_path, monkeypatch)
+    slurm.settings["PriorityCalcPeriod"] = "00:05:00"
+    slurm.set(9, comment="explsched:checkpoint=USR1", uid=os.geteuid())
+    slurm.set(1, uid=os.geteuid())
+    slurm.set(3, gpus=1, gpus_per_node=1, reason="Resources")
+    both = Preemption(9, "worth less", 3), *plan.preemptions
+    plans = iter((Plan(), Plan(), *[replace(plan, preemptions=both)] * 3))
+    policy = SimpleNamespace(name="fixed", plan=lambda _snapshot: next(plans))
+    monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: policy)
+    loop.reconfigure(configured(tmp_path, order=OrderSection(site_factor_file=tmp_path / "site_factors.json")))
+    loop.reconcile(NOW_S)
+    for job_id, priority in ((2, 510), (3, 910)):  # and are again in five minutes
+        slurm.set(job_id, natives=(priority,), priority=priority)
+    loop.reconcile(NOW_S + 15)
+    assert set(loop.reconcile(NOW_S + 255).changes) == {SignalJob(1, "USR1"), SignalJob(9, "USR1")}
+    saves(tmp_path, 1, NOW_S + 260)
+    loop.reconcile(NOW_S + 275)
+    saves(tmp_path, 9, NOW_S + 300)
+    assert {RequeueJob(1), RequeueJob(9)} <= set(loop.reconcile(NOW_S + 316).changes)
+
+
+def saves(spool: Path, job_id: int, time_s: float) -> None:
+    (spool / f"{job_id}.jsonl").write_text(f'{{"time_s": {time_s}, "event": "checkpoint"}}\n')
+
+
 def test_a_requeue_that_slurm_refuses_lifts_nobody_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm, loop, plan = asked_to_make_room(tmp_path, monkeypatch, refuses=lambda change: change == RequeueJob(1))
     loop.reconcile(NOW_S)
