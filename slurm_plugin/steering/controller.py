@@ -157,7 +157,7 @@ class Controller:
         self._notes.memory.note_plan(seen.snapshot, plan.held_back)
         kept = Kept(
             tracker=self._tracker,
-            others_factors=self._notes.others_factors(found.jobs),
+            others_factors=seen.known.others_factors,
             served=lambda seen: self._served_of(seen, now_s),
         )
         wanted = changes(plan, seen, self._limits, kept)

@@ -616,7 +616,7 @@ def test_who_starts_before_its_site_factor_is_written_costs_no_other_job_its_pla
     assert slurm.carried_out == []
     slurm.set(2, state="RUNNING", start_s=NOW_S, natives=(), site_factor=None)
     slurm.known[4] = replace(old, job_id=4, user="bob", natives=(800,), priority=800)
-    assert loop.reconcile(NOW_S + 1).seen.known.others_factors == {}
+    assert loop.reconcile(NOW_S + 1).seen.known.base_factors == {}
 
 
 @pytest.mark.parametrize("is_refused", [True, False])
@@ -983,7 +983,7 @@ def test_a_job_that_its_owner_requeues_and_holds_keeps_nothing_of_what_lifted_it
     daemon.reconcile(NOW_S + 15)
     again: dict[str, Any] = {"submit_s": NOW_S, "eligible_s": NOW_S + 30, "natives": (700,), "time_limit_s": 7200.0}
     slurm.set(2, reason="Priority", site_factor=lifted, priority=900, **again)
-    assert 2 not in daemon.reconcile(NOW_S + 30).seen.known.others_factors
+    assert 2 not in daemon.reconcile(NOW_S + 30).seen.known.base_factors
 
 
 @pytest.mark.parametrize("moved", [{"partition": "other"}, {"gpus": 0, "gpus_per_node": None}])

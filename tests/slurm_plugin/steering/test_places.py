@@ -32,7 +32,7 @@ def waiting(job_id: int, user: str, native: int, **fields: Any) -> SlurmJob:
 
 
 def look(jobs: Sequence[SlurmJob], others: Mapping[int, int] | None = None) -> Observation:
-    remembered = Remembered(others_factors=others or {})
+    remembered = Remembered(base_factors=others or {})
     return observe(ClusterRecords((), tuple(jobs), ()), ProgressSpool(Path("/nowhere")), NOW_S, remembered=remembered)
 
 
