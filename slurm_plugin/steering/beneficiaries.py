@@ -47,7 +47,7 @@ def _not_in_vain(preemptions: Sequence[Preemption], plan: Plan, seen: Observatio
     if not victims:
         return tuple(preemptions)
     queue = on_places(wanted_order(plan, seen.snapshot, releases(plan, seen)), seen.snapshot)
-    vain = _served_in_vain(queue, seen, victims, _leaving(seen), kept_paused(plan, seen))
+    vain = _would_not_start(queue, seen, victims, _asked(seen), kept_paused(plan, seen))
     return tuple(preemption for preemption in preemptions if preemption.beneficiary not in vain)
 
 
@@ -118,22 +118,22 @@ def requeues_in_vain(
     if not victims:
         return frozenset()
     actual = by_priority(seen, factors)
-    leaving, paused = _leaving(seen), kept_paused(plan, seen)
-    vain = _served_in_vain(queue, seen, victims, leaving, paused)
-    vain |= _served_in_vain(actual, seen, victims, leaving, paused)
-    gone = leaving & {job.job_id for job in seen.snapshot.running if job.state is JobState.COMPLETING}
+    asked, paused = _asked(seen), kept_paused(plan, seen)
+    vain = _would_not_start(queue, seen, victims, asked, paused)
+    vain |= _would_not_start(actual, seen, victims, asked, paused)
+    gone = asked & {job.job_id for job in seen.snapshot.running if job.state is JobState.COMPLETING}
     now = {job_id: going for job_id, going in ready.items() if job_id not in vain}
-    if gone.union(*now.values()) != leaving:
-        vain |= _served_in_vain(actual, seen, now, gone, paused)
+    if gone.union(*now.values()) != asked:
+        vain |= _would_not_start(actual, seen, now, gone, paused)
     return vain
 
 
-def _leaving(seen: Observation) -> frozenset[int]:
+def _asked(seen: Observation) -> frozenset[int]:
     """Running jobs that have been asked to leave."""
     return frozenset(job.job_id for job in seen.snapshot.running if job.asked_to_leave)
 
 
-def _served_in_vain(
+def _would_not_start(
     in_order: Iterable[int],
     seen: Observation,
     victims: Mapping[int, AbstractSet[int]],
@@ -235,7 +235,7 @@ def interruptions(
     `ranked` is the `wanted_order`, and `order` has the pass's new site factors. The tracker's pass has begun.
     """
     jobs = {job.job_id: job for job in seen.snapshot.jobs}
-    leaving = (*plan.preemptions, *resized_while_running(plan, jobs))
+    wanted = (*plan.preemptions, *resized_while_running(plan, jobs))
     factors = {change.job_id: change.site_factor for change in order}
     look = Look(jobs, seen.jobs, seen.progress, seen.preempted, seen.snapshot.now_s)
     tracker.serve_in_order(by_priority(seen, factors), look)
@@ -247,7 +247,7 @@ def interruptions(
     vain = requeues_in_vain(plan, queue, seen, asked, factors, ready)
     in_vain = heirs(plan, queue, seen, asked, vain, factors)
     stopped = dict.fromkeys(stop.job_id for stop in plan.stops)
-    steps = tracker.advance(leaving, look, in_vain, stopped.keys())
+    steps = tracker.advance(wanted, look, in_vain, stopped.keys())
     # A cancelled job holds its GPUs until it is gone.
     return (*steps, *(CancelJob(n) for n in stopped if jobs[n].state is not JobState.COMPLETING))
 

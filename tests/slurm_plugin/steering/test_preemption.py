@@ -717,6 +717,20 @@ def test_a_requeue_is_repeated_until_the_job_has_left_but_not_by_a_later_daemon(
     assert set(advance(later, first, jobs, {}, {}, 400, interval_s=15)) == {SignalJob(5, "USR1")}
 
 
+def test_the_file_of_preemptions_is_as_in_earlier_releases(tmp_path: Path) -> None:
+    """It outlives an upgrade: a requeue that was sent must not count as one that is due, or the other way round."""
+    file = tmp_path / "preemptions.json"
+    sent = '{"signalled_s":5.0,"restarts":0,"checkpoint_before_s":null,"reason":"r","beneficiary":7,"noted":true'
+    due = '{"signalled_s":9.0,"restarts":1,"checkpoint_before_s":2.5,"reason":"r","beneficiary":8,"noted":false'
+    written = f'{{"5":{sent},"postponed_s":null}},"6":{due},"postponed_s":15.0}}}}'
+    file.write_text(written)
+    tracker = PreemptionTracker(PreemptionBudget(100, 10), file)
+    assert (tracker.underway, tracker.victims) == ({5, 6}, {8: {6}})
+    tracker.leave_alone({5})
+    tracker.settle()
+    assert file.read_text() == f'{{"6":{due},"postponed_s":15.0}}}}'
+
+
 def test_what_could_not_be_saved_is_saved_in_the_next_pass(tmp_path: Path) -> None:
     file = tmp_path / "later" / "underway.json"
     tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10), file)
