@@ -10,7 +10,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from sched_policy.curves import MIN_POINTS
-from sched_policy.model import Direction, Job, JobState
+from sched_policy.model import LARGEST_VALUE, Direction, Job, JobState, ProgressPoint
+from sched_policy.sweep.trials import oriented
 from slurm_plugin.client.records import SlurmJob
 
 
@@ -170,6 +171,13 @@ def _latest(ended: Mapping[int, SeenTraining], there: Container[_Sweep]) -> Mapp
             dropped.update(job_ids[: -MOST_ENDED // 2])
             dropped.discard(min(job_ids, key=lambda job_id: _best(ended[job_id].job)))
     return {job_id: one for job_id, one in ended.items() if job_id not in dropped}
+
+
+def has_diverged(points: Iterable[ProgressPoint], direction: Direction) -> bool:
+    """Whether a training has diverged, so that the values that it reported before count for nothing."""
+    reported = tuple(points)
+    _, judged = oriented(reported, direction)
+    return any(math.isfinite(point.value) for point in reported) and bool(judged.min() == LARGEST_VALUE)
 
 
 def _best(job: Job) -> float:

@@ -360,6 +360,7 @@ def test_a_diverged_training_is_shown_as_far_as_it_is_with_its_best_finite_value
         file.writelines(json.dumps({"time_s": 1400.0 + step, "step": step, **odd}) + "\n" for step in range(40, 60))
     (one,) = (training for training in shown()["trainings"] if training["job"] == 3)
     assert (one["step"], one["best"], len(one["curve"]), one["malformed"]) == (59, 2.0, 2, 21)
+    assert one["diverged"] and one["reason"].startswith("diverged; ")
     view = View.of(config(tmp_path), digits.look(), NOW_S)
     (told,) = (one for one in explanations(view) if one.jobid == 3)
     assert "Reports of NaN or infinite values: 20; they are progress without improvement." in told.sentences
@@ -369,6 +370,25 @@ def test_a_diverged_training_is_shown_as_far_as_it_is_with_its_best_finite_value
     assert (row.step, row.value, row.malformed) == ("59/100", None, 21)
     (curve,) = (curve for curve in part(state.curves, tuple[Curve, ...]) if curve.jobid == 3)
     assert (curve.best, curve.points) == (2.0, ((10, 3.0), (30, 2.0)))
+
+
+@pytest.mark.parametrize(("reports", "order", "best"), [(3, [1, 2, 3, 4], 1), (2, [3, 1, 2, 4], 3)])
+def test_a_diverged_training_is_not_the_best_whatever_it_reported_before(
+    digits: FakeSlurm, tmp_path: Path, reports: int, order: list[int], best: int
+) -> None:
+    reported(tmp_path, 3, 3.0, 0.1, *[None] * reports)
+    text = (tmp_path / "3.jsonl").read_text().replace('"value": null', '"value": null, "bad": "nan"')
+    (tmp_path / "3.jsonl").write_text(text)
+    found = shown()
+    assert [training["job"] for training in found["trainings"]] == order
+    assert found["best_job"] == best
+    assert ("diverged" in run("show", "digits").stdout) == (best == 1)
+    page = cast(
+        "dict[str, Any]",
+        answers.sweep(state_of(View.of(config(tmp_path), digits.look(), NOW_S), (), ()), "digits", "ada", ()),
+    )
+    assert [one["curve"]["jobid"] for one in page["trainings"]] == order[:3]
+    assert (page["best"] == 0.1, page["trainings"][-1]["reason"].startswith("diverged")) == (best == 3, best == 1)
 
 
 def test_a_training_that_has_reported_no_number_has_no_curve(digits: FakeSlurm, tmp_path: Path) -> None:
