@@ -10,6 +10,7 @@ import os
 import resource
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -29,13 +30,13 @@ from slurm_plugin.audit_file import AuditEntry
 from slurm_plugin.client.changes import CancelJob
 from slurm_plugin.client.notation import clock
 from slurm_plugin.client.records import SlurmJob, SlurmNode
-from slurm_plugin.config import Config, OrderSection, ProgressSection, SlurmSection
+from slurm_plugin.config import Config, OrderSection, ProgressSection, SlurmSection, StateSection
 from slurm_plugin.observation import sweep_record
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.state.jobs import explanations
-from slurm_plugin.state.publish import state_of
-from slurm_plugin.state.published import Curve, part
+from slurm_plugin.state.publish import Publisher, state_of
+from slurm_plugin.state.published import Curve, Totals, part
 from slurm_plugin.state.view import View
 from slurm_plugin.steering.controller import Controller
 from slurm_plugin.sweeps.files import draw, table
@@ -59,7 +60,8 @@ class Fixed(msgspec.Struct, frozen=True):
 
 def config(spool: Path) -> Config:
     order = OrderSection(scope="partition", site_factor_file=spool / "site_factors.json")
-    return Config(progress=ProgressSection(spool=spool), order=order)
+    state = StateSection(directory=spool / "state", socket=spool / "state.sock")
+    return Config(progress=ProgressSection(spool=spool), order=order, state=state)
 
 
 def training(job_id: int, comment: str = COMMENT, **fields: Any) -> SlurmJob:
@@ -316,6 +318,22 @@ def test_a_training_that_reports_another_metric_is_told_what_to_do(digits: FakeS
         "It has not reported loss yet, but accuracy: --metric of sxbatch names the metric that counts."
         in told.sentences
     )
+
+
+@pytest.mark.parametrize(("age_s", "words"), [(0.0, ("why 3", "Priority; why 4")), (3600.0, ("own", "Priority; own"))])
+def test_the_reasons_are_the_daemons_as_long_as_it_tells_them(
+    digits: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age_s: float, words: tuple[str, str]
+) -> None:
+    """It remembers what it has granted; a look of our own would say that whom it asked to leave was promoted."""
+    seen = View.of(config(tmp_path), digits.look(), NOW_S).seen
+    told, own = (
+        View.planned(config(tmp_path), seen, Plan(scores=tuple(Score(n, 1.0, why) for n, why in reasons)))
+        for reasons in (((3, "why 3"), (4, "why 4")), ((3, "own"), (4, "own")))
+    )
+    Publisher(tmp_path / "state").publish(told, (), (), "tests", Totals(), ahead_s=time.time() - NOW_S - age_s)
+    monkeypatch.setattr("slurm_plugin.cli.sweep.look", lambda _path: own)
+    found = {training["job"]: training["reason"] for training in shown()["trainings"]}
+    assert (found[3], found[4]) == words
 
 
 def test_a_training_that_slurm_holds_says_so(digits: FakeSlurm) -> None:
