@@ -211,10 +211,9 @@ class AdaptiveHalving(Struct, frozen=True):
         share = max(self.least_finishing, self.finishing_per_contender * (now.contenders - self.usual_contenders))
         held = np.cumsum([trials[i].gpus for i in able])
         finishing = able[: 1 if sweep.params else max(1, int((held <= round(min(1.0, share) * gpus)).sum()))]
-        doubt = f"{100 * now.contenders:.0f} % of the trainings may still come to lead"
         for i in finishing:
-            rank = f"{now.ahead[i]} ahead of it" if now.ahead[i] else "best so far"
-            yield i, SweepAction.RUN, f"runs to its end: {'may win' if stays[i] else 'among the best'}, {rank}; {doubt}"
+            rank = f"{now.ahead[i]} ahead of it" if now.ahead[i] else "best at equal progress"
+            yield i, SweepAction.RUN, f"runs to its end: {'may win' if stays[i] else 'among the best'}, {rank}"
         others = set(going).difference(finishing)
         tried_first = [i for i in others if not known[i] and (promises is None or sweep.runs[i])]
         odd = unusual(sweep)

@@ -65,26 +65,30 @@ def current(config_path: Path | None, *, fresh: bool, wanted: Wanted = _nothing)
     `PolicyError`.
     """
     config = configuration.load(config_path)
-    if not fresh:
-        published = read(config.state.directory) or ask(config.state.socket)
-        if published is not None and _is_newest(published, config, time.time()):
-            return published
+    if not fresh and (state := published(config)) is not None:
+        return state
     view = look(config_path)
     from slurm_plugin.state.publish import state_of  # loads with the view
 
     return state_of(view, wanted(view, config), (), source="slurm")
 
 
-def _is_newest(published: State, config: Config, now_s: float) -> bool:
+def published(config: Config) -> State | None:
+    """What the daemon published; None where that is stale or absent."""
+    found = read(config.state.directory) or ask(config.state.socket)
+    return found if found is not None and _is_newest(found, config, time.time()) else None
+
+
+def _is_newest(found: State, config: Config, now_s: float) -> bool:
     """Whether a running daemon would not have replaced it yet.
 
     One that lives waits for longer while slurmctld is busy, which commands that ask Slurm instead would keep busy.
     """
-    if not published.is_stale(now_s):
+    if not found.is_stale(now_s):
         return True
     seen = sighting.last_heartbeat(config.progress.spool)
     longest_s = _BACKOFFS * config.backpressure.max_interval_s
-    return seen is not None and seen.is_alive(now_s) and published.age_s(now_s) <= longest_s
+    return seen is not None and seen.is_alive(now_s) and found.age_s(now_s) <= longest_s
 
 
 def tell_source(state: State, config_path: Path | None) -> None:

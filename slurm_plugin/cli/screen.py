@@ -78,7 +78,7 @@ def training_rows(curves: Iterable[Curve], text: str, user: str) -> list[tuple[C
         for one in curves
         if one.sweep and user in ("", one.user) and wanted in f"{one.jobid} {one.sweep} {one.user}".lower()
     ]
-    found.sort(key=lambda one: (one.sweep, one.user, -one.best if one.direction == "max" else one.best))
+    found.sort(key=lambda one: (one.sweep, one.user, *one.rank))
     return [(one, _training(one)) for one in found]
 
 

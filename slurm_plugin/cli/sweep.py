@@ -28,7 +28,7 @@ from explsched.errors import ExplschedError, SlurmUnreachableError, UnknownNameE
 from explsched.job_options.comment import PREFIX
 from explsched.parameters import listed, of_value
 from explsched.tables import Column, lines, room
-from slurm_plugin.cli.cluster_state import look, remembered
+from slurm_plugin.cli.cluster_state import look, published, remembered
 
 if TYPE_CHECKING:
     from explsched.strict_yaml import Key
@@ -253,6 +253,7 @@ def _found(view: View, name: str | None, user: str | None) -> tuple[SweepResults
     """The sweeps of that name and user, None: any. Raises `UnknownNameError`."""
     from slurm_plugin.observation.spool import WholeProgressSpool
     from slurm_plugin.observation.sweep_record import read
+    from slurm_plugin.state.jobs import rows
     from slurm_plugin.sweeps.results import names, results
 
     spool = view.config.progress.spool
@@ -264,7 +265,8 @@ def _found(view: View, name: str | None, user: str | None) -> tuple[SweepResults
     wanted = {(owner, sweep) for owner, sweep in of_user if name in (None, sweep)}
     if name is not None and not wanted:
         raise UnknownNameError(f"sweep of {user}" if user else "sweep", name, (sweep for _, sweep in of_user))
-    why = {job_id: score.reason for job_id, score in view.scores.items()}
+    state = published(view.config)  # the daemon remembers what it has granted, which a look does not tell
+    why = {row.jobid: row.reason for row in (*rows(view), *(state.jobs if state else ()))}
     return results(view.seen, why, notes, WholeProgressSpool(spool), recent, wanted)
 
 

@@ -21,7 +21,7 @@ from slurm_plugin.observation.absences import absences, owners, without_reserved
 from slurm_plugin.observation.array_limits import throttled
 from slurm_plugin.observation.gpu_hours import gpu_hours
 from slurm_plugin.observation.memory import Remembered, served_first, served_in_vain
-from slurm_plugin.observation.policy_job import is_present, options_of, policy_job, with_params
+from slurm_plugin.observation.policy_job import exploration_of, is_present, options_of, policy_job, with_params
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.queue_rules import QueueRules
 from slurm_plugin.observation.requeue_delay import returns_at_once
@@ -106,7 +106,7 @@ def observe(
     records = {job.job_id: job for job in throttled([job for job in seen.jobs if is_present(job)], now_s)}
     by_name = {node.name: node for node in without_reserved_cpus(seen)}
     nodes = tuple(by_name.values())
-    ended = {job_id: training for job_id, training in known.trainings.items() if job_id not in records}
+    ended = _ended(known.trainings, records)
     # What running jobs report is read first: the files of many that have ended or wait may take many passes.
     running_first = sorted(records.values(), key=lambda record: record.state == "PENDING")
     uids = {job.job_id: job.uid for job in running_first} | {job_id: one.uid for job_id, one in ended.items()}
@@ -173,6 +173,17 @@ def observe(
         spares=spares,
         returning=returning,
     )
+
+
+def _ended(trainings: Mapping[int, SeenTraining], records: Mapping[int, SlurmJob]) -> dict[int, SeenTraining]:
+    """Of the known trainings those that have ended, of sweeps that still have others."""
+    told = ((record.user, exploration_of(record)) for record in records.values())
+    there = {(user, exploration.sweep) for user, exploration in told if exploration}
+    return {
+        job_id: one
+        for job_id, one in trainings.items()
+        if job_id not in records and one.job.exploration and (one.job.user, one.job.exploration.sweep) in there
+    }
 
 
 def _on_present_gpus(record: SlurmJob, nodes: Mapping[str, SlurmNode]) -> SlurmJob:

@@ -43,6 +43,15 @@ def options_of(record: SlurmJob) -> job_options.JobOptions | None:
     return options if options is None or is_first else replace(options, exploration=None)
 
 
+def exploration_of(record: SlurmJob) -> Exploration | None:
+    """What the job's comment says of its sweep; None if nothing, or nothing that can be understood."""
+    try:
+        options = options_of(record)
+    except job_options.JobOptionError:
+        return None
+    return options.exploration if options else None
+
+
 def policy_job(
     record: SlurmJob,
     progress: JobProgress,

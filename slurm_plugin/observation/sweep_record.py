@@ -26,16 +26,15 @@ from explsched.atomic_file import replacing
 from explsched.log import event
 from sched_policy.model import Direction, Exploration, GpuPart, GpuRequest, Job, NodeGpus
 from sched_policy.plan import Plan
-from slurm_plugin import job_options
 from slurm_plugin.client.changes import CancelJob, Change, SignalJob
 from slurm_plugin.client.process import BoundedCall
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.daemon_user import hand_over, may_be_daemons, owner_in
 from slurm_plugin.observation.gpu_hours import held_gpus
-from slurm_plugin.observation.policy_job import Params, is_present, options_of
+from slurm_plugin.observation.policy_job import Params, exploration_of, is_present
 from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.observation.standing import Scope, standing_of
-from slurm_plugin.observation.trainings import SeenTraining
+from slurm_plugin.observation.trainings import LASTS_S, SeenTraining
 
 NAME = "sweeps.jsonl"
 KEPT_S = 90 * 86_400.0
@@ -226,15 +225,15 @@ def _read(path: Path) -> tuple[Note, ...]:
 def ended_before(
     notes: Iterable[Note], jobs: Iterable[SlurmJob], spool: ProgressSpool, scope: Scope, now_s: float
 ) -> dict[int, SeenTraining]:
-    """The ended trainings of sweeps that still have pending or running ones, for `trainings.SweepTrainings`.
+    """The ended trainings of sweeps that still have pending or running ones, in order of their ends.
 
     `jobs` are those that Slurm lists. A name may be reused for a new sweep after the last has ended, so a training
-    counts only if it had not ended when the first of the others was submitted.
+    counts only if it had not ended for `LASTS_S` when the first of the later ones was submitted.
     """
     present = {job.job_id: job for job in jobs if is_present(job)}
     sweeps: dict[tuple[int, str], list[SlurmJob]] = {}
     for job in present.values():
-        if (told := _told(job)) is not None and told.sweep is not None:
+        if (told := exploration_of(job)) is not None and told.sweep is not None:
             sweeps.setdefault((job.uid, told.sweep), []).append(job)
     joined: dict[int, Note] = {}
     until_s: dict[int, float] = {}
@@ -249,7 +248,7 @@ def ended_before(
     since_s = {key: min(job.submit_s for job in own) for key, own in sweeps.items()}
     for note in sorted(joined.values(), key=lambda note: (-until_s[note.job], note.job)):
         key = note.uid, note.sweep
-        if until_s[note.job] >= since_s[key]:
+        if until_s[note.job] >= since_s[key] - LASTS_S:
             since_s[key] = min(since_s[key], note.submit_s)
             given = Exploration(note.sweep, note.metric, note.direction, params=note.params)
             whose = standing_of(sweeps[key][0], scope, 0).scope
@@ -263,17 +262,8 @@ def ended_before(
                 scope=whose,
                 part=GpuPart(*3 * (note.held_gpus / note.gpus,)) if 0 < note.held_gpus < note.gpus else None,
             )
-            found[note.job] = SeenTraining(training, note.uid)
-    return found
-
-
-def _told(job: SlurmJob) -> Exploration | None:
-    """What the job's comment says of its sweep; None if nothing, or nothing that can be understood."""
-    try:
-        options = options_of(job)
-    except job_options.JobOptionError:
-        return None
-    return options.exploration if options else None
+            found[note.job] = SeenTraining(training, note.uid, until_s[note.job])
+    return dict(reversed(found.items()))
 
 
 def _notes(lines: Iterable[bytes]) -> Iterator[tuple[Note, int]]:
@@ -315,7 +305,7 @@ def _note(
         job.submit_s,
         reason,
         held_gpus(job),
-        told.params if (told := _told(records[job.job_id])) else (),
+        told.params if (told := exploration_of(records[job.job_id])) else (),
     )
 
 

@@ -10,15 +10,17 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from sched_policy.curves import MIN_POINTS
-from sched_policy.model import Direction, Job, JobState
+from sched_policy.model import LARGEST_VALUE, Direction, Job, JobState, ProgressPoint
+from sched_policy.sweep.trials import oriented
 from slurm_plugin.client.records import SlurmJob
 
 
 class SeenTraining(NamedTuple):
-    """A training of a sweep as it was last seen, and its owner's uid, by which its reports are known."""
+    """A training of a sweep as it was last seen, when that was, and its owner's uid, by which its reports are known."""
 
     job: Job
     uid: int
+    last_s: float
 
 
 FADES_S = 86_400.0
@@ -65,16 +67,22 @@ class RunsWithoutReports:
         }
 
 
+LASTS_S = 86_400.0
+"""So long after the last of its trainings was there a sweep goes on: a search may wait for the queue, or be resumed the
+next day. A name that is used again later is another sweep's, as its metric may mean something else by then."""
+
 MOST_ENDED = 4096
 """Largest number of ended trainings kept per sweep; beyond it the latest half and the best one are kept. Each pass
-reads and evaluates all of them, which would take too long in a sweep that runs for weeks."""
+reads and evaluates all of them, which would take too long in a sweep that runs for weeks. Of all sweeps of a user of
+which none is there, as many together are kept."""
 
 
 class SweepTrainings:
-    """All trainings, ended ones included, of sweeps that still have some waiting or running.
+    """All trainings, ended ones included, of sweeps that have had some waiting or running within `LASTS_S`.
 
     The curves of ended trainings predict what the others of the sweep can reach, and their best value is the one to
-    beat. A restarted daemon reads them from the record of the last one (`sweep_record.ended_before`).
+    beat. While none of a sweep is there its curves are not kept: they are read again once one is. A restarted daemon
+    reads what has ended from the record of the last one (`sweep_record.ended_before`).
     """
 
     def __init__(self) -> None:
@@ -90,11 +98,28 @@ class SweepTrainings:
         return self._seen
 
     def note(self, jobs: Iterable[Job], ended: Iterable[Job], uids: Mapping[int, int], now_s: float) -> None:
-        """Take in the jobs that wait or run in a pass, and ended trainings with all that they have reported."""
-        present = {job.job_id: SeenTraining(job, uids[job.job_id]) for job in jobs if job.is_of_sweep}
-        sweeps = {_sweep(training.job) for training in present.values()}
-        gone = {job.job_id: SeenTraining(job, self._seen[job.job_id].uid) for job in ended if _sweep(job) in sweeps}
-        self._seen = {**_latest(gone), **{job_id: _stopped(training, now_s) for job_id, training in present.items()}}
+        """Take in the jobs that wait or run in a pass, and ended trainings with all that they have reported.
+
+        `uids` are of all jobs that wait or run, also of those that policies do not see.
+        """
+        present = {job.job_id: SeenTraining(job, uids[job.job_id], now_s) for job in jobs if job.is_of_sweep}
+        there = {_sweep(training.job) for training in present.values()}
+        reported = {job.job_id: job for job in ended}
+        gone = {
+            job_id: one._replace(job=reported.get(job_id, one.job))
+            for job_id, one in self._seen.items()
+            if job_id not in uids
+        }
+        last_s: defaultdict[_Sweep, float] = defaultdict(lambda: -math.inf, dict.fromkeys(there, now_s))
+        for one in gone.values():
+            last_s[_sweep(one.job)] = max(last_s[_sweep(one.job)], one.last_s)
+        kept = {
+            job_id: one if _sweep(one.job) in there else one._replace(job=replace(one.job, points=()))
+            for job_id, one in gone.items()
+            if last_s[_sweep(one.job)] >= now_s - LASTS_S
+        }
+        stopped = {job_id: _stopped(training, now_s) for job_id, training in present.items()}
+        self._seen = {**_latest(kept, there), **stopped}
 
 
 class GrantedSteps:
@@ -125,22 +150,34 @@ def granted_step(job: Job, held_back: Container[int]) -> float:
     return last if math.isinf(job.granted_step) else max(job.granted_step, last)
 
 
-def _sweep(job: Job) -> tuple[str, str | None]:
+_Sweep = tuple[str, str | None]
+"""A sweep's user and name."""
+
+
+def _sweep(job: Job) -> _Sweep:
     return job.user, job.exploration.sweep if job.exploration else None
 
 
-def _latest(ended: Mapping[int, SeenTraining]) -> Mapping[int, SeenTraining]:
-    """The ended trainings that are kept; `ended` is in order of their ends."""
-    of_sweep: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
+def _latest(ended: Mapping[int, SeenTraining], there: Container[_Sweep]) -> Mapping[int, SeenTraining]:
+    """The ended trainings that are kept; `ended` is in order of their ends, `there` are sweeps with others."""
+    together: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
     for job_id, one in ended.items():
-        told = one.job.exploration
-        of_sweep[(*_sweep(one.job), *((told.metric, told.direction) if told else ()))].append(job_id)
+        told, sweep = one.job.exploration, _sweep(one.job)
+        objective = (told.metric, told.direction) if told else ()
+        together[(*sweep, *objective) if sweep in there else (one.job.user,)].append(job_id)
     dropped: set[int] = set()
-    for job_ids in of_sweep.values():
+    for job_ids in together.values():
         if len(job_ids) > MOST_ENDED:
             dropped.update(job_ids[: -MOST_ENDED // 2])
             dropped.discard(min(job_ids, key=lambda job_id: _best(ended[job_id].job)))
     return {job_id: one for job_id, one in ended.items() if job_id not in dropped}
+
+
+def has_diverged(points: Iterable[ProgressPoint], direction: Direction) -> bool:
+    """Whether a training has diverged, so that the values that it reported before count for nothing."""
+    reported = tuple(points)
+    _, judged = oriented(reported, direction)
+    return any(math.isfinite(point.value) for point in reported) and bool(judged.min() == LARGEST_VALUE)
 
 
 def _best(job: Job) -> float:

@@ -29,6 +29,7 @@ from slurm_plugin.client.process import BoundedCall
 from slurm_plugin.observation.gpu_hours import held_gpus, whole_s
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.standing import leased_job, may_start
+from slurm_plugin.observation.trainings import has_diverged
 from slurm_plugin.state import jobs
 from slurm_plugin.state.metrics import METRICS_FILE, counters, exposition, gauges
 from slurm_plugin.state.published import (
@@ -168,6 +169,7 @@ def _curve(job: Job, progress: JobProgress, state: str, run_s: float, gpu_hours:
         failure=failure,
         gpu_hours=gpu_hours,
         whole_s=whole_s(job.total_steps, (point.step for point in job.points), max(reported_s, default=0.0)),
+        diverged=has_diverged(job.points, told.direction),
     )
 
 

@@ -101,7 +101,7 @@ class Curve(Struct, frozen=True):
     `state` is COMPLETED for a training of a sweep that has reached its end, ENDED for one that ended otherwise, with
     what it reported of that in `failure`. `direction` is `min` or `max`, `best` the best value so far, `run_s` the run
     time of all runs, `whole_s` that to its last step, None if its steps do not tell; `gpus` are parts of GPUs for a job
-    on shards.
+    on shards. Of a training that `diverged` the best value does not count.
     """
 
     jobid: int
@@ -120,6 +120,12 @@ class Curve(Struct, frozen=True):
     failure: str = ""
     gpu_hours: float = 0.0
     whole_s: float | None = None
+    diverged: bool = False
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """A key by which the best of a sweep comes first."""
+        return self.diverged, -self.best if self.direction == "max" else self.best
 
     @property
     def is_over(self) -> bool:

@@ -75,7 +75,6 @@ class Controller:
         saved = self._notes.file.with_name(PREEMPTIONS)
         self._tracker = PreemptionTracker(config.preemption_budget(), saved)
         self._log = PassLog()
-        self._has_adopted = False
         self._jobs: Mapping[int, SlurmJob] = {}  # of the last pass
         self._spool = DaemonSpool(config.progress.spool)
         self._record_mode = PRIVATE_MODE
@@ -136,7 +135,7 @@ class Controller:
         found = replace(found, jobs=self._notes.memory.completed(found.jobs, now_s))
         if self._probed is None:
             self._probe(found.nodes)
-        self._adopt(found.jobs, now_s)
+        self._notes.memory.adopt(self._spool.ended_before(found.jobs, self._config.order.scope, now_s))
         self._recalculations.note(found.jobs, now_s)
         self._tracker.begin(
             now_s,
@@ -274,13 +273,6 @@ class Controller:
     def load(self) -> ControllerLoad:
         """How busy slurmctld is."""
         return self._client.load()
-
-    def _adopt(self, jobs: Sequence[SlurmJob], now_s: float) -> None:
-        """Read, once, which trainings ended under an earlier daemon."""
-        scope = self._config.order.scope
-        if not self._has_adopted and (ended := self._spool.ended_before(jobs, scope, now_s)) is not None:
-            self._notes.memory.adopt(ended)
-            self._has_adopted = True
 
     def _probe(self, nodes: Sequence[SlurmNode]) -> None:
         """What the configuration and this Slurm allow, determined once per configuration and slurmctld."""

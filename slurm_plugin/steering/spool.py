@@ -11,6 +11,7 @@ from sched_policy.plan import Plan
 from slurm_plugin.client.changes import Change, ChangeFailure
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import Observation
+from slurm_plugin.observation.policy_job import exploration_of, is_present
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.observation.standing import Scope
@@ -24,9 +25,11 @@ class DaemonSpool:
     """The readers of one spool. `reports` is for passes: it is read from the beginning, which may take many of them."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self.reports = ProgressSpool(path)
         self._saves = ProgressSpool(path)
         self._sweep_record = SweepRecord(path)
+        self._unmet: set[tuple[int, str | None]] | None = None  # sweeps of an earlier daemon, by uid and name
 
     def ask_anew(self) -> None:
         """Wait no more for calls that hang. What has been read is kept."""
@@ -48,10 +51,24 @@ class DaemonSpool:
             event(_LOG, logging.INFO, "not requeued, its work is done", job=job_id)
         return ended
 
-    def ended_before(self, jobs: Iterable[SlurmJob], scope: Scope, now_s: float) -> Mapping[int, SeenTraining] | None:
-        """The trainings that ended under an earlier daemon; None if the record cannot be read."""
+    def ended_before(self, jobs: Sequence[SlurmJob], scope: Scope, now_s: float) -> Mapping[int, SeenTraining]:
+        """The trainings that ended under an earlier daemon, of sweeps that this one meets for the first time.
+
+        If the record cannot be read they follow in a later pass.
+        """
         notes = self._sweep_record.read()
-        return None if notes is None else ended_before(notes, jobs, self.reports, scope, now_s)
+        if notes is None:
+            return {}
+        if self._unmet is None:
+            self._unmet = {(note.uid, note.sweep) for note in notes}
+        there = {(job.uid, told.sweep) for job in jobs if is_present(job) and (told := exploration_of(job))}
+        met = self._unmet & there
+        if not met:
+            return {}
+        self._unmet -= met
+        of_met = [note for note in notes if (note.uid, note.sweep) in met]
+        reader = ProgressSpool(self._path)  # `reports` would forget the jobs that it is not asked for
+        return ended_before(of_met, jobs, reader, scope, now_s)
 
     def note_sweeps(
         self, seen: Observation, plan: Plan, changes: Sequence[Change], failures: Iterable[ChangeFailure], mode: int

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sched_policy.model import Direction, Job, JobState, Parameter
+from sched_policy.model import Direction, Job, JobState, Parameter, ProgressPoint
 from slurm_plugin import job_options
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.client.squeue import with_whole_nodes
@@ -21,6 +21,7 @@ from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import gpu_request, gpus_had, most_shards_per_gpu
 from slurm_plugin.observation.spool import ProgressSpool, submitted_s
 from slurm_plugin.observation.sweep_record import Note
+from slurm_plugin.observation.trainings import has_diverged
 
 _COMPLETED = "COMPLETED"
 
@@ -40,7 +41,8 @@ class SweepTraining(Struct, frozen=True):
     over where nothing tells how. `gpu_h` of one that is no longer there is None where no reports of it can be read.
     `held_gpus` are its `gpus`, or the parts of them that it has by its shards. `run_s` is the run time of all runs.
     `step` is the last that it reported; NaN and infinite values are not in `curve`. `saved_gpu_h` is what a stopped
-    training would have run on for, as far as its steps, or the run times of others that are done, tell.
+    training would have run on for, as far as its steps, or the run times of others that are done, tell. `diverged`: its
+    `best` does not count, as its sweep ranks it last.
     """
 
     job: int
@@ -60,6 +62,7 @@ class SweepTraining(Struct, frozen=True):
     saved_gpu_h: float
     reason: str
     curve: tuple[CurvePoint, ...]
+    diverged: bool = False
 
     @property
     def told_s(self) -> float | None:
@@ -79,8 +82,8 @@ class SweepResults(Struct, frozen=True):
 
     @property
     def best(self) -> SweepTraining | None:
-        """The training with the best value so far."""
-        return self.trainings[0] if self.trainings and self.trainings[0].best is not None else None
+        """The training with the best value so far, of those that have not diverged."""
+        return next((one for one in self.trainings[:1] if one.best is not None and not one.diverged), None)
 
     @property
     def gpu_h(self) -> float | None:
@@ -260,6 +263,7 @@ def _training(
     behind = zip(own, progress.run_s(own), strict=True)
     curve = tuple(CurvePoint(report.step, run_s, report.value) for report, run_s in behind if isfinite(report.value))
     values = [point.value for point in curve]
+    diverged = has_diverged((ProgressPoint(report.step, 0.0, report.value) for report in own), member.direction)
     reported_s = sum(run.end_s - run.start_s for run in progress.runs)
     reported_gpu_h = member.held_gpus * reported_s / 3600 if progress.runs else None
     if job is None:
@@ -276,6 +280,7 @@ def _training(
         reason = f"{job.array_tasks} tasks; {reason}" if job.array_tasks > 1 else reason
     else:
         state, reason = "running", why
+    words = "diverged" * diverged, progress.refused or reason, _forgotten(progress, member.metric)
     return SweepTraining(
         job_id,
         state,
@@ -292,8 +297,9 @@ def _training(
         len(progress.parameters.changed),
         progress.malformed + progress.not_finite,
         0.0,
-        "; ".join(filter(None, (progress.refused or reason, _forgotten(progress, member.metric)))),
+        "; ".join(filter(None, words)),
         curve,
+        diverged,
     )
 
 
@@ -319,4 +325,4 @@ def _with_savings(trainings: Iterable[SweepTraining], direction: Direction) -> l
         for one in found
     ]
     sign = 1 if direction is Direction.MIN else -1
-    return sorted(told, key=lambda t: (t.best is None, sign * (t.best or 0.0), t.job))
+    return sorted(told, key=lambda t: (t.best is None, t.diverged, sign * (t.best or 0.0), t.job))

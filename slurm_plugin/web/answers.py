@@ -145,7 +145,7 @@ def sweep(state: State, name: str, user: str, audited: Sequence[AuditEntry]) -> 
     ]
     if not rows and not curves:
         return None
-    curves.sort(key=lambda curve: -curve.best if curve.direction == "max" else curve.best)
+    curves.sort(key=lambda curve: curve.rank)
     why = {entry.job: entry for entry in audited if entry.rule in _INTERRUPTIONS and not entry.refused and entry.reason}
     trainings = [_training(curve, rows.get(curve.jobid), why.get(curve.jobid)) for curve in curves]
     reported = {curve.jobid for curve in curves}
@@ -177,12 +177,18 @@ class _Training(Struct, frozen=True):
 
 
 def _training(curve: Curve, row: JobRow | None, why: AuditEntry | None) -> _Training:
+    state, reason = _state(curve, row, why)
+    return _Training(curve, state, "; ".join(filter(None, ("diverged" * curve.diverged, reason))))
+
+
+def _state(curve: Curve, row: JobRow | None, why: AuditEntry | None) -> tuple[str, str]:
+    """The state of a training, and why it is so."""
     if row is not None:
         (state,) = states([row])
-        return _Training(curve, state, "" if state == "running" else (why.reason if why else "") or row.reason)
+        return state, "" if state == "running" else (why.reason if why else "") or row.reason
     if why is not None and why.rule == "stop":
-        return _Training(curve, "stopped", why.reason)
-    return _Training(curve, "done", "") if curve.state == "COMPLETED" else _Training(curve, "ended", curve.failure)
+        return "stopped", why.reason
+    return ("done", "") if curve.state == "COMPLETED" else ("ended", curve.failure)
 
 
 def _gpu_hours(rows: Iterable[JobRow], curves: Iterable[Curve]) -> float:
@@ -193,7 +199,8 @@ def _best(curves: Sequence[Curve]) -> float | None:
     aims = {(curve.metric, curve.direction) for curve in curves}
     if len(aims) != 1:  # no training, or trainings that aim at different things
         return None
-    return (max if curves[0].direction == "max" else min)(curve.best for curve in curves)
+    first = min(curves, key=lambda curve: curve.rank)
+    return None if first.diverged else first.best
 
 
 def plan(state: State) -> dict[str, object]:

@@ -10,6 +10,7 @@ import os
 import resource
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -29,13 +30,13 @@ from slurm_plugin.audit_file import AuditEntry
 from slurm_plugin.client.changes import CancelJob
 from slurm_plugin.client.notation import clock
 from slurm_plugin.client.records import SlurmJob, SlurmNode
-from slurm_plugin.config import Config, OrderSection, ProgressSection, SlurmSection
+from slurm_plugin.config import Config, OrderSection, ProgressSection, SlurmSection, StateSection
 from slurm_plugin.observation import sweep_record
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.state.jobs import explanations
-from slurm_plugin.state.publish import state_of
-from slurm_plugin.state.published import Curve, part
+from slurm_plugin.state.publish import Publisher, state_of
+from slurm_plugin.state.published import Curve, Totals, part
 from slurm_plugin.state.view import View
 from slurm_plugin.steering.controller import Controller
 from slurm_plugin.sweeps.files import draw, table
@@ -59,7 +60,8 @@ class Fixed(msgspec.Struct, frozen=True):
 
 def config(spool: Path) -> Config:
     order = OrderSection(scope="partition", site_factor_file=spool / "site_factors.json")
-    return Config(progress=ProgressSection(spool=spool), order=order)
+    state = StateSection(directory=spool / "state", socket=spool / "state.sock")
+    return Config(progress=ProgressSection(spool=spool), order=order, state=state)
 
 
 def training(job_id: int, comment: str = COMMENT, **fields: Any) -> SlurmJob:
@@ -318,6 +320,22 @@ def test_a_training_that_reports_another_metric_is_told_what_to_do(digits: FakeS
     )
 
 
+@pytest.mark.parametrize(("age_s", "words"), [(0.0, ("why 3", "Priority; why 4")), (3600.0, ("own", "Priority; own"))])
+def test_the_reasons_are_the_daemons_as_long_as_it_tells_them(
+    digits: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age_s: float, words: tuple[str, str]
+) -> None:
+    """It remembers what it has granted; a look of our own would say that whom it asked to leave was promoted."""
+    seen = View.of(config(tmp_path), digits.look(), NOW_S).seen
+    told, own = (
+        View.planned(config(tmp_path), seen, Plan(scores=tuple(Score(n, 1.0, why) for n, why in reasons)))
+        for reasons in (((3, "why 3"), (4, "why 4")), ((3, "own"), (4, "own")))
+    )
+    Publisher(tmp_path / "state").publish(told, (), (), "tests", Totals(), ahead_s=time.time() - NOW_S - age_s)
+    monkeypatch.setattr("slurm_plugin.cli.sweep.look", lambda _path: own)
+    found = {training["job"]: training["reason"] for training in shown()["trainings"]}
+    assert (found[3], found[4]) == words
+
+
 def test_a_training_that_slurm_holds_says_so(digits: FakeSlurm) -> None:
     digits.known[4] = msgspec.structs.replace(digits.known[4], reason="JobHeldUser", priority=0)
     (held,) = [t for t in shown()["trainings"] if t["job"] == 4]
@@ -360,6 +378,7 @@ def test_a_diverged_training_is_shown_as_far_as_it_is_with_its_best_finite_value
         file.writelines(json.dumps({"time_s": 1400.0 + step, "step": step, **odd}) + "\n" for step in range(40, 60))
     (one,) = (training for training in shown()["trainings"] if training["job"] == 3)
     assert (one["step"], one["best"], len(one["curve"]), one["malformed"]) == (59, 2.0, 2, 21)
+    assert one["diverged"] and one["reason"].startswith("diverged; ")
     view = View.of(config(tmp_path), digits.look(), NOW_S)
     (told,) = (one for one in explanations(view) if one.jobid == 3)
     assert "Reports of NaN or infinite values: 20; they are progress without improvement." in told.sentences
@@ -369,6 +388,25 @@ def test_a_diverged_training_is_shown_as_far_as_it_is_with_its_best_finite_value
     assert (row.step, row.value, row.malformed) == ("59/100", None, 21)
     (curve,) = (curve for curve in part(state.curves, tuple[Curve, ...]) if curve.jobid == 3)
     assert (curve.best, curve.points) == (2.0, ((10, 3.0), (30, 2.0)))
+
+
+@pytest.mark.parametrize(("reports", "order", "best"), [(3, [1, 2, 3, 4], 1), (2, [3, 1, 2, 4], 3)])
+def test_a_diverged_training_is_not_the_best_whatever_it_reported_before(
+    digits: FakeSlurm, tmp_path: Path, reports: int, order: list[int], best: int
+) -> None:
+    reported(tmp_path, 3, 3.0, 0.1, *[None] * reports)
+    text = (tmp_path / "3.jsonl").read_text().replace('"value": null', '"value": null, "bad": "nan"')
+    (tmp_path / "3.jsonl").write_text(text)
+    found = shown()
+    assert [training["job"] for training in found["trainings"]] == order
+    assert found["best_job"] == best
+    assert ("diverged" in run("show", "digits").stdout) == (best == 1)
+    page = cast(
+        "dict[str, Any]",
+        answers.sweep(state_of(View.of(config(tmp_path), digits.look(), NOW_S), (), ()), "digits", "ada", ()),
+    )
+    assert [one["curve"]["jobid"] for one in page["trainings"]] == order[:3]
+    assert (page["best"] == 0.1, page["trainings"][-1]["reason"].startswith("diverged")) == (best == 3, best == 1)
 
 
 def test_a_training_that_has_reported_no_number_has_no_curve(digits: FakeSlurm, tmp_path: Path) -> None:

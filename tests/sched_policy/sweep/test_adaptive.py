@@ -48,7 +48,9 @@ def test_trainings_are_compared_where_both_have_been() -> None:
     fresh = [trial(5, final=0.1, steps=4), trial(6, final=0.9, steps=4)]
     now = standing(sweep(*late, *fresh))
     assert now.ahead.tolist() == [1, 2, 3, 4, 0, 5]
-    assert AdaptiveHalving().decide(sweep(*late, *fresh), gpus=8).wanted[0] == 5
+    first, second = AdaptiveHalving().decide(sweep(*late, *fresh), gpus=8).verdicts[:2]
+    assert (first.trial_id, first.reason) == (5, "runs to its end: among the best, best at equal progress")
+    assert (second.trial_id, second.reason) == (1, "runs to its end: among the best, 1 ahead of it")
 
 
 def test_who_ended_early_counts_with_what_it_ended_with() -> None:

@@ -274,9 +274,11 @@ def test_the_files_of_running_jobs_are_read_before_those_of_waiting_and_ended_on
     monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_USER", len(text))
     for job_id in (1, 2, 3):
         (tmp_path / f"{job_id}.jsonl").write_text(text)
-    (ended,) = observe(ClusterRecords((), (record(1),), ()), ProgressSpool(tmp_path / "none"), NOW_S).snapshot.jobs
-    known = Remembered(trainings={1: SeenTraining(ended, os.geteuid())})
-    jobs = tuple(record(job_id, uid=os.geteuid(), state=state) for job_id, state in ((2, "PENDING"), (3, "RUNNING")))
+    of_sweep = {"comment": "explsched:sweep=s", "uid": os.geteuid()}
+    alone = ClusterRecords((), (record(1, **of_sweep),), ())
+    (ended,) = observe(alone, ProgressSpool(tmp_path / "none"), NOW_S).snapshot.jobs
+    known = Remembered(trainings={1: SeenTraining(ended, os.geteuid(), NOW_S)})
+    jobs = tuple(record(job_id, state=state, **of_sweep) for job_id, state in ((2, "PENDING"), (3, "RUNNING")))
     spool = ProgressSpool(tmp_path)
     passes = [observe(ClusterRecords((), jobs, ()), spool, NOW_S, remembered=known) for _ in range(3)]
     assert [sorted(one.progress) for one in passes] == [[3], [2, 3], [1, 2, 3]]

@@ -1,4 +1,4 @@
-"""Trainings of a sweep are known after their end, as long as others of the sweep wait or run."""
+"""Trainings of a sweep are known after their end, until none of the sweep has been there for a day."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.observation.sweep_record import Note, ended_before
-from slurm_plugin.observation.trainings import GrantedSteps, SeenTraining, SweepTrainings
+from slurm_plugin.observation.trainings import LASTS_S, MOST_ENDED, GrantedSteps, SeenTraining, SweepTrainings
 from tests.sched_policy.builders import job
 from tests.slurm_kit import record
 
-NOW_S = 10_000.0
+NOW_S = 1_000_000.0
 
 
 class Daemon:
@@ -66,12 +66,27 @@ def test_the_last_reports_of_an_ended_training_are_known(tmp_path: Path) -> None
         assert ended.executed_s(NOW_S + later_s) == 100.0
 
 
-def test_it_goes_with_the_last_of_its_sweep(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("later_s", "known"), [(0.0, [1, 2]), (LASTS_S - 15, [1, 2]), (LASTS_S, [])])
+def test_a_sweep_goes_on_after_a_time_without_trainings_but_not_days_later(
+    tmp_path: Path, later_s: float, known: list[int]
+) -> None:
+    """The trials of a search end together, and the next ones are submitted, or start to wait, after a pass."""
+    daemon, other = Daemon(tmp_path), training(3, "another")
+    reports(tmp_path, 1, 3.0, 2.0)
+    daemon.sees(NOW_S, training(1), training(2), other)
+    assert [job.job_id for job in daemon.sees(NOW_S + 15, training(2), other).snapshot.ended] == [1]
+    assert daemon.sees(NOW_S + 30, other).snapshot.ended == ()  # no pass reads the reports of what nobody waits for
+    daemon.sees(NOW_S + 30 + later_s, other)
+    ended = daemon.sees(NOW_S + 45 + later_s, other, training(4, state="PENDING")).snapshot.ended
+    assert [job.job_id for job in ended] == known
+    assert [[point.value for point in job.points] for job in ended if job.job_id == 1] == [[3.0, 2.0]] * bool(known)
+
+
+def test_a_training_that_left_its_sweep_is_none_of_it(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path)
-    daemon.sees(NOW_S, training(1), training(2), training(3, "another"))
-    assert [job.job_id for job in daemon.sees(NOW_S + 15, training(2), training(3, "another")).snapshot.ended] == [1]
-    daemon.sees(NOW_S + 30, training(3, "another"))
-    assert daemon.sees(NOW_S + 45, training(3, "another")).snapshot.ended == ()
+    daemon.sees(NOW_S, training(1), training(2))
+    daemon.sees(NOW_S + 15, training(1), record(2, state="RUNNING", uid=os.getuid()))
+    assert daemon.sees(NOW_S + 30, training(1)).snapshot.ended == ()
 
 
 @pytest.mark.parametrize(("direction", "best"), [(Direction.MIN, 7), (Direction.MAX, 9)])
@@ -80,11 +95,19 @@ def test_of_a_sweep_that_goes_on_for_weeks_the_latest_and_the_best_are_known(dir
     value = {7: -1.0, 9: 1.0}
     ended = [job(n, exploration=told, points=(ProgressPoint(1, 1.0, value.get(n, 0.0)),)) for n in range(1, 4201)]
     waits, trainings = job(5000, exploration=told), SweepTrainings()
-    trainings.adopt({one.job_id: SeenTraining(one, 0) for one in ended})
+    trainings.adopt({one.job_id: SeenTraining(one, 0, NOW_S) for one in ended})
     trainings.note([waits], ended, {5000: 0}, NOW_S)
     assert set(trainings.seen) == {best, *range(2153, 4201), 5000}
     trainings.note([waits], [one.job for one in trainings.seen.values() if one.job is not waits], {5000: 0}, NOW_S)
     assert best in trainings.seen
+
+
+def test_of_a_users_sweeps_without_trainings_the_latest_are_known() -> None:
+    gone = [job(n, exploration=Exploration(f"s{n % 50}")) for n in range(1, 4201)]
+    trainings = SweepTrainings()
+    trainings.adopt({one.job_id: SeenTraining(one, 0, NOW_S) for one in gone})
+    trainings.note([], [], {}, NOW_S)
+    assert {*range(4201 - MOST_ENDED // 2, 4201)} <= trainings.seen.keys() and len(trainings.seen) < MOST_ENDED
 
 
 def test_a_requeued_training_has_not_ended(tmp_path: Path) -> None:
@@ -119,12 +142,14 @@ def test_a_daemon_that_starts_knows_what_the_last_one_knew(tmp_path: Path) -> No
 
 
 def test_another_sweep_of_that_name_long_ago_is_none_of_this_one(tmp_path: Path) -> None:
-    old = [note(1, NOW_S - 9000, submit_s=NOW_S - 9100), note(2, NOW_S - 8000, "stopped", submit_s=NOW_S - 9100)]
-    # 3 was there when the present ones came, and 4 when 3 came, as its reports tell.
-    own = [note(3, NOW_S - 50, submit_s=NOW_S - 99), note(4, NOW_S - 110, submit_s=NOW_S - 120)]
-    reports(tmp_path, 4, 3.0, 2.0)
+    old_s, own_s = NOW_S - 4 * LASTS_S, NOW_S - LASTS_S
+    old = [note(1, old_s, submit_s=old_s - 100), note(2, old_s + 1000, "stopped", submit_s=old_s - 100)]
+    # 3 ended within a day before the present ones came, and 4, as its reports tell, before 3 came.
+    own = [note(3, own_s, submit_s=own_s - 99), note(4, own_s - 110 - LASTS_S, submit_s=own_s - 120 - LASTS_S)]
+    lines = [{"time_s": own_s - at_s - LASTS_S, "event": what} for what, at_s in (("start", 105), ("end", 95))]
+    (tmp_path / "4.jsonl").write_text("".join(json.dumps({**line, "restart": 0}) + "\n" for line in lines))
     present = record(5, comment="explsched:sweep=s", uid=os.getuid(), submit_s=NOW_S - 60)
-    assert sorted(adopted(tmp_path, [*old, *own], present)) == [3, 4]
+    assert list(adopted(tmp_path, [*old, *own], present)) == [4, 3]
 
 
 def test_who_is_there_or_of_another_sweep_or_user_is_not_adopted(tmp_path: Path) -> None:
