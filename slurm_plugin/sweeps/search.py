@@ -36,11 +36,13 @@ from optuna.trial import FrozenTrial, TrialState
 
 from explsched.atomic_file import create_file_durably, replace_file_durably
 from explsched.errors import SlurmError, warn
+from sched_policy.model import LARGEST_VALUE, Direction, ProgressPoint
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.config import Config
 from slurm_plugin.observation import sweep_record
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.spool import WholeProgressSpool, submitted_s
+from slurm_plugin.observation.trainings import has_diverged
 from slurm_plugin.sweeps.proposals import proposals
 from slurm_plugin.sweeps.search_file import SearchError, SearchFile, keep
 from slurm_plugin.sweeps.search_jobs import Identity, SearchJobs, is_under_way
@@ -52,7 +54,10 @@ _RESUMED = "resumed_at"
 
 
 class Result(Struct, frozen=True):
-    """What came of a trial: its best value (None without a report) and the GPU-hours that it had."""
+    """What came of a trial: its best value and the GPU-hours that it had.
+
+    The value is None without a report, and the largest in size, on the bad side, where the training has diverged.
+    """
 
     job: int
     value: float | None
@@ -207,7 +212,7 @@ class Search:
             warn(
                 "sexplsched",
                 f"{self._path}: your sweep {name!r} has trainings already ({len(former)}): `sweep show` mixes them "
-                "with this search's, and early stopping compares them; choose another name to keep them apart",
+                "with this search's, and early stopping compares those of the last day; another name keeps them apart",
             )
 
     def _settle(self, study: optuna.Study, now_s: float) -> None:
@@ -229,6 +234,8 @@ class Search:
     def _tell(self, study: optuna.Study, trial: FrozenTrial, job_id: int, job: SlurmJob | None, now_s: float) -> None:
         """A trial's value is the best that it reported, whatever ended it; without any it has failed.
 
+        One that has diverged has the worst value, which tells the sampler to look elsewhere.
+
         Raises OSError while its reports cannot be read: what is told here holds for good.
         """
         path = self._jobs.directory(trial.number) / "result"
@@ -238,9 +245,12 @@ class Search:
             if self._spool.fault:
                 why = f"the reports of trial {trial.number} cannot be read: {self._spool.fault}"
                 raise OSError(errno.EIO, why, str(self._config.progress.spool))
-            told = (report.value for report in progress.reports if report.metric == self._file.metric)
-            values = [value for value in told if math.isfinite(value)]
+            told = [report for report in progress.reports if report.metric == self._file.metric]
+            values = [report.value for report in told if math.isfinite(report.value)]
             best = (min if self._file.direction == "min" else max)(values, default=None)
+            points = (ProgressPoint(report.step, 0.0, report.value) for report in told)
+            if has_diverged(points, Direction(self._file.direction)):
+                best = LARGEST_VALUE if self._file.direction == "min" else -LARGEST_VALUE
             ran_s = {run.restart: run.end_s - run.start_s for run in progress.runs}
             if job is not None and job.job_id == job_id:  # a run may go on for hours after its last report
                 ran_s[job.restarts], gpus = self._jobs.run_time_s(job_id), self._jobs.gpus(job)
@@ -299,7 +309,8 @@ class Search:
     def _best(self, results: Mapping[int, Result]) -> int | None:
         sign = 1.0 if self._file.direction == "min" else -1.0
         known = [(sign * result.value, number) for number, result in results.items() if result.value is not None]
-        return min(known)[1] if known else None
+        value, number = min(known, default=(LARGEST_VALUE, None))
+        return number if value < LARGEST_VALUE else None
 
     def _results(self, study: optuna.Study) -> dict[int, Result]:
         """What came of the trials that are over, by their numbers; those that never had a job are left out.
