@@ -56,6 +56,7 @@ class Heartbeat:
         self._former = spool / f"{HEARTBEATS}-{digest}.json"  # of a daemon of release 0.1
         self._cluster = cluster
         self._us = us
+        self._inode: int | None = None  # of the spool
         self._fault = ""
         self._call = BoundedCall(PATIENCE_S)
 
@@ -107,8 +108,13 @@ class Heartbeat:
     def _touched_directory(self) -> float:
         """Make the directory of heartbeats if there is none, and touch it: by the file system's clock.
 
-        That also works where nothing can be written any more. Raises `OSError`, also if it is somebody else's.
+        That also works where nothing can be written any more. Raises `OSError`, also if it is somebody else's, or if
+        the spool is another one than at first: nobody looks for a heartbeat below a mount that is missing.
         """
+        inode = os.stat(f"{self._spool}/.").st_ino  # noqa: PTH116  with "/.", for which an automounter mounts it
+        if inode != (self._inode or inode):
+            raise OSError(errno.ESTALE, "another directory than before: mount it, or reload if it is meant")
+        self._inode = inode
         with suppress(FileExistsError):
             os.mkdir(self._path.parent, 0o755)  # noqa: PTH102  as a system call: a link there is not followed
         directory = open_directory(self._path.parent)

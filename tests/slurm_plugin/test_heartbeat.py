@@ -197,6 +197,28 @@ def test_a_spool_that_cannot_be_written_to_keeps_nobody_from_steering(
     assert caplog.text.count("a second daemon on another host would not be noticed") == 1
 
 
+def test_a_mount_point_without_its_mount_is_not_taken_for_the_spool(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The standby saw an old heartbeat and steered, and the first daemon said nothing."""
+    spool, away = tmp_path / "progress", tmp_path / "away"
+    spool.mkdir()
+    first = beating(spool, THERE)
+    spool.rename(away)
+    spool.mkdir()
+    first.beat(60.0)
+    first.beat(60.0)
+    assert list(spool.iterdir()) == []
+    assert caplog.text.count("another directory than before") == 1
+    beating(spool, THERE)  # after a reload
+    spool.rename(tmp_path / "unused")
+    away.rename(spool)
+    aged(file_of(spool), 100.0)
+    beating(spool, HERE)
+    with pytest.raises(AnotherDaemonError, match="host here"):
+        first.beat(60.0)
+
+
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     beating(tmp_path, THERE)
     path, elsewhere = tmp_path / HEARTBEATS, tmp_path.parent / "elsewhere"
