@@ -60,6 +60,20 @@ def test_two_clusters_have_no_spool_in_common(tmp_path: Path, us: Holder) -> Non
     beating(tmp_path, us, cluster="beta")
 
 
+@pytest.mark.parametrize("us", [HERE, replace(THERE, pid=21)])
+def test_a_cluster_whose_slurmctld_has_moved_is_no_other_cluster(tmp_path: Path, us: Holder) -> None:
+    """The standby told admins to give it a spool of its own, where it would not see the jobs' reports."""
+    beating(tmp_path, THERE, cluster="alpha/c1/6817")
+    with pytest.raises(
+        AnotherDaemonError, match="another sexplschedd steers cluster alpha/c2/6817: pid 20 on host there"
+    ):
+        beating(tmp_path, us, cluster="alpha/c2/6817")
+    beating(tmp_path, THERE, cluster="alpha/c2/6817")  # that one itself, when it has been told to reload
+    for path in (tmp_path / HEARTBEATS).iterdir():
+        aged(path, 100.0)
+    beating(tmp_path, us, cluster="alpha/c2/6817")
+
+
 def test_a_daemon_that_has_not_been_heard_of_for_long_is_dead(tmp_path: Path) -> None:
     first = beating(tmp_path, THERE)
     aged(file_of(tmp_path), 50.0)
