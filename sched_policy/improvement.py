@@ -103,7 +103,7 @@ class RemainingImprovement(Struct, frozen=True, eq=False, dict=True):
         scale: the largest improvement that any job of the sweep has shown, 1 if none has.
         best: the job's best metric value so far, lower is better; not a number where not measured.
         spent_gpu_s: GPU-seconds at its last report.
-        horizon_gpu_s: GPU-seconds from there to the job's last step.
+        horizon_gpu_s: GPU-seconds from there to the job's last step; as many again where it did not say.
         remaining: expected improvement until then, as a share of the scale; 1 where not measured.
         remaining_std: its standard deviation.
         curves: the fitted curves of the measured jobs.
@@ -149,7 +149,8 @@ class RemainingImprovement(Struct, frozen=True, eq=False, dict=True):
         best, spent_gpu_s, horizon_gpu_s = np.full(len(said), np.nan), np.zeros(len(said)), np.zeros(len(said))
         best[heard] = [np.nan if said[i].curve is None else said[i].best for i in heard]
         spent_gpu_s[heard] = [said[i].spent_gpu_s for i in heard]
-        horizon_gpu_s[heard] = [_horizon_gpu_s(taking_part[i][1], said[i]) for i in heard]
+        left_gpu_s = ((i, taking_part[i][1].left_gpu_s) for i in heard)
+        horizon_gpu_s[heard] = [said[i].spent_gpu_s if left is None else left for i, left in left_gpu_s]
         mean, std = curves.improvement(spent_gpu_s[measured], (spent_gpu_s + horizon_gpu_s)[measured])
         remaining, remaining_std = np.ones(len(said)), np.ones(len(said))
         remaining[measured], remaining_std[measured] = mean / scale[measured], std / scale[measured]
@@ -176,13 +177,6 @@ _TABLE: Latest[CurveTable] = Latest()  # most jobs have not reported anew since 
 def remaining_improvement(jobs: tuple[Job, ...]) -> RemainingImprovement:
     """What these jobs may still improve. Order, early stop and display of one snapshot share one computation."""
     return _LATEST.recall((jobs,), lambda: RemainingImprovement.of(jobs))
-
-
-def _horizon_gpu_s(job: Job, said: Reported) -> float:
-    """GPU-seconds until the job's last step; as much again as it has had, when it did not say."""
-    if job.total_steps is None or (furthest := job.furthest) is None or furthest.step <= 0:
-        return said.spent_gpu_s
-    return max(0.0, said.spent_gpu_s * (job.total_steps - job.points[-1].step) / furthest.step)
 
 
 def _ints(values: Sequence[int]) -> Ints:

@@ -311,10 +311,19 @@ class Job(Struct, frozen=True, gc=False):
         return max(0.0, (now_s if self.start_s is None else self.start_s) - since_s)
 
     @property
-    def furthest(self) -> ProgressPoint | None:
-        """The report of its highest step: its last run may have begun anew."""
-        last = self.points[-1:]  # within one run steps only grow
-        return max(self.points if self.restarts else last, key=lambda point: point.step, default=None)
+    def step_gpu_s(self) -> float | None:
+        """GPU-seconds of a step, None if unknown. At least as since its first report: it may go on from another job."""
+        told = self.points if self.restarts else self.points[-1:]  # its last run may have begun anew
+        if (furthest := max(told, key=lambda point: point.step, default=None)) is None or furthest.step <= 0:
+            return None
+        steps, gpu_s = furthest.step - self.points[0].step, furthest.gpu_s - self.points[0].gpu_s
+        return max(furthest.gpu_s / furthest.step, gpu_s / steps if steps else 0.0)
+
+    @property
+    def left_gpu_s(self) -> float | None:
+        """GPU-seconds to its last step at its own rate; None unless it reports its steps and their total."""
+        step_gpu_s = self.step_gpu_s if self.total_steps else None
+        return None if step_gpu_s is None else max(0.0, (self.total_steps or 0) - self.points[-1].step) * step_gpu_s
 
     def left_s(self, now_s: float) -> float:
         """Estimated run time left; else its limit, less earlier runs if it saves and they leave enough; or infinity."""
@@ -328,9 +337,8 @@ class Job(Struct, frozen=True, gc=False):
 
         Extrapolated from its own rate for a job that reports its steps and their total; otherwise from its estimate.
         """
-        if self.total_steps and (furthest := self.furthest) is not None and furthest.step > 0:
-            per_step_gpu_s = furthest.gpu_s / furthest.step
-            return max(0.0, self.total_steps - self.points[-1].step) * per_step_gpu_s / max(self.request.total, 1)
+        if (left_gpu_s := self.left_gpu_s) is not None:
+            return left_gpu_s / max(self.request.total, 1)
         return None if self.expected_s is None else max(0.0, self.expected_s - self.executed_s(now_s))
 
     @property

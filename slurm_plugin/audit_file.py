@@ -29,6 +29,9 @@ _MIB = 1 << 20
 _APART_S = 3600.0
 """More than the clocks of this host and of slurmctld's, which entries go by, are apart."""
 
+_REPEATED_S = 600.0
+"""So often what Slurm refuses in every pass is written again."""
+
 Value = str | float | int | None
 
 
@@ -64,15 +67,17 @@ class AuditTrail:
         self._max_bytes = int(max_mib * _MIB)
         self._kept = kept
         self._fault = ""
+        self._refused: dict[tuple[int | None, str, str], float] = {}  # when it was written, by job, field and words
         self.faults = 0
         self.recent: deque[AuditEntry] = deque(maxlen=_RECENT)
         """The latest entries, the newest last; also those that could not be written."""
 
     def write(self, found: Sequence[AuditEntry]) -> None:
-        """Append the entries, in one piece.
+        """Append the entries, in one piece; those of what Slurm refuses again and again every ten minutes.
 
         A full disk, or a crash, may have cut the last line: it is ended first, so that it takes no other with it.
         """
+        found = self._new(found) if found else ()
         self.recent.extend(found)
         if not found:
             return
@@ -95,6 +100,19 @@ class AuditTrail:
             self._fault = fault
         else:
             self._fault = ""
+
+    def _new(self, found: Sequence[AuditEntry]) -> Sequence[AuditEntry]:
+        """Without refusals that were written lately: of a daemon that has lost its rights they would fill all files."""
+        now_s = found[-1].time_s
+        taken = {(entry.job, entry.field) for entry in found if not entry.refused}
+        self._refused = {
+            (job, field, words): at_s
+            for (job, field, words), at_s in self._refused.items()
+            if abs(now_s - at_s) < _REPEATED_S and (job, field) not in taken
+        }
+        new = [entry for entry in found if (entry.job, entry.field, entry.refused) not in self._refused]
+        self._refused |= {(entry.job, entry.field, entry.refused): entry.time_s for entry in new if entry.refused}
+        return new
 
     def _rotate(self, more_bytes: int) -> None:
         try:

@@ -196,7 +196,6 @@ def _trial(job: Job, state: TrialState | None = None) -> Trial:
     """The job as its sweep's strategy sees it."""
     direction = job.exploration.direction if job.exploration else Direction.MIN
     steps, values = _REPORTS.recall(job.job_id, (job.points, direction), lambda: oriented(job.points, direction))
-    is_known = steps.size > 0 and steps[-1] > 0  # the furthest: the last run may have begun anew
     return Trial(
         job.job_id,
         state or _state(job),
@@ -205,7 +204,7 @@ def _trial(job: Job, state: TrialState | None = None) -> Trial:
         float(job.total_steps) if job.total_steps else None,
         params=dict(job.exploration.params) if job.exploration else {},
         gpus=job.request.total,
-        step_s=job.points[-1].gpu_s / float(steps[-1]) / max(1, job.request.total) if is_known else None,
+        step_s=None if job.step_gpu_s is None else job.step_gpu_s / max(1, job.request.total),
         # Tasks of an array are stopped one by one, once they run: cancelling the array would cancel those as well.
         may_stop=job.exploration is not None and job.exploration.may_stop and job.array_tasks == 1,
         granted_step=job.granted_step,

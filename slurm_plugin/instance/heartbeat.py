@@ -40,22 +40,29 @@ _MOST_BYTES = 4096
 
 
 class Beat(Struct, frozen=True):
-    """What the file says. After `valid_s` without a new one the daemon counts as dead."""
+    """What the file says. After `valid_s` without a new one the daemon counts as dead.
+
+    `cluster` is the name alone, which stays if slurmctld moves; "" from a daemon of before.
+    """
 
     holder: Holder
     valid_s: float
+    cluster: str = ""
 
 
 class Heartbeat:
     """The heartbeat of one daemon. A spool that cannot be written to keeps no daemon from its work: that is logged."""
 
     def __init__(self, spool: Path, cluster: str, us: Holder) -> None:
+        """`cluster`: as `Capabilities.cluster` has it, its name first."""
         self._spool = spool
         digest = hashlib.sha256(cluster.encode()).hexdigest()[:16]
         self._path = spool / HEARTBEATS / f"{digest}.json"
         self._former = spool / f"{HEARTBEATS}-{digest}.json"  # of a daemon of release 0.1
         self._cluster = cluster
+        self._cluster_name = cluster.partition("/")[0]
         self._us = us
+        self._inode: int | None = None  # of the spool
         self._fault = ""
         self._call = BoundedCall(PATIENCE_S)
 
@@ -98,7 +105,7 @@ class Heartbeat:
         self._look(self._touched_directory())
         try:
             with replacing(self._path, mode=0o644) as file:  # everybody's `status` reads it
-                file.write(msgspec.json.encode(Beat(self._us, valid_s)))
+                file.write(msgspec.json.encode(Beat(self._us, valid_s, self._cluster_name)))
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT) and self._is_ours():
                 os.utime(self._path)  # it says the same, and we are alive
@@ -107,8 +114,13 @@ class Heartbeat:
     def _touched_directory(self) -> float:
         """Make the directory of heartbeats if there is none, and touch it: by the file system's clock.
 
-        That also works where nothing can be written any more. Raises `OSError`, also if it is somebody else's.
+        That also works where nothing can be written any more. Raises `OSError`, also if it is somebody else's, or if
+        the spool is another one than at first: nobody looks for a heartbeat below a mount that is missing.
         """
+        inode = os.stat(f"{self._spool}/.").st_ino  # noqa: PTH116  with "/.", for which an automounter mounts it
+        if inode != (self._inode or inode):
+            raise OSError(errno.ESTALE, "another directory than before: mount it, or reload if it is meant")
+        self._inode = inode
         with suppress(FileExistsError):
             os.mkdir(self._path.parent, 0o755)  # noqa: PTH102  as a system call: a link there is not followed
         directory = open_directory(self._path.parent)
@@ -133,13 +145,14 @@ class Heartbeat:
             other, written_s = self._trusted(path) or (None, 0.0)
             if other is None or abs(now_s - written_s) >= min(other.valid_s, _LONGEST_S):
                 continue
-            if path not in (self._path, self._former):
+            is_ours = path in (self._path, self._former)
+            if not is_ours and other.cluster != self._cluster_name:
                 raise AnotherDaemonError(
                     f"{self._spool}: also the daemon of another cluster uses this spool (pid {other.holder.pid} on "
                     f"host {other.holder.host}), and reports of jobs of the same number would be mixed up; "
                     "set progress.spool of each cluster to a directory of its own"
                 )
-            if other.holder.host != self._us.host:
+            if other.holder.host != self._us.host or not (is_ours or other.holder == self._us):
                 raise other.holder.refusal(self._cluster)
 
     def _is_ours(self) -> bool:

@@ -148,13 +148,14 @@ class _Look:
 class ProgressSpool:
     """The spool directory. Keeps what it has read, so that each pass reads only what is new.
 
-    If the file system hangs or fails, passes continue with what was read before; `fault` says why the latest reading is
-    not complete.
+    If the file system hangs, fails or is unmounted, passes continue with what was read before; `fault` says why the
+    latest reading is not complete.
     """
 
     def __init__(self, directory: Path, patience_s: float = 10.0) -> None:
         self._spool = directory
         self._reading = BoundedCall(patience_s)
+        self._inode: int | None = None  # without its device: that is another one when it is mounted again
         self._files: dict[int, _File] = {}
         self._known: dict[int, JobProgress] = {}
         self.fault = ""
@@ -176,7 +177,7 @@ class ProgressSpool:
     def read(
         self, owners: Mapping[int, int], now_s: float, submitted_s: Mapping[int, float] = MappingProxyType({})
     ) -> dict[int, JobProgress]:
-        """The progress of the jobs in `owners` (job id -> uid) that have a file. Others are forgotten.
+        """The progress of the jobs in `owners` (job id -> uid) that have or had a file. Others are forgotten.
 
         Of a user's jobs the first are read first: what is beyond the limits waits for the next pass. Of jobs in
         `submitted_s` only what was reported since then counts.
@@ -210,10 +211,15 @@ class ProgressSpool:
         self._known = self._look(look, now_s)
 
     def _look(self, look: _Look, now_s: float) -> dict[int, JobProgress]:
-        """The progress of the jobs that have a file; of those that no limit leaves anything for, as it was before."""
+        """The progress of the jobs that have a file.
+
+        It is as before of those whose file is gone, as below a missing mount, and where no limit leaves anything.
+        """
         try:
             spool = os.open(self._spool, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
+            if self._inode is not None:
+                raise
             look.fault = _MISSING
             return {}
         owners = look.owners
@@ -221,6 +227,9 @@ class ProgressSpool:
         for job_id, uid in owners.items():
             of_user[uid].append(job_id)
         try:
+            before, self._inode = self._inode, os.fstat(spool).st_ino
+            if before not in (None, self._inode):
+                look.fault = "it is another directory than before: unmounted, or mounted again?"
             known: dict[int, JobProgress] = {}
             for directory in _directories(spool, of_user.keys(), look):
                 jobs = list(owners) if directory.uid is None else of_user[directory.uid]
@@ -234,7 +243,7 @@ class ProgressSpool:
                         look.cut[job_id] = owners[job_id]
                     if found is not None:
                         known[job_id] = found
-            return known
+            return {job_id: kept.progress for job_id, kept in self._files.items()} | known
         finally:
             os.close(spool)
 

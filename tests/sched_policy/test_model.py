@@ -19,6 +19,22 @@ def test_a_job_that_began_anew_takes_no_longer_for_each_step_than_before(step: i
     assert horizon_gpu_s == pytest.approx((100 - step) * 10.0, rel=0.05)
 
 
+@pytest.mark.parametrize("first", [0, 1, 5001])
+def test_a_job_that_goes_on_from_another_jobs_checkpoint_has_as_much_left_as_it_takes(first: int) -> None:
+    """It counted as three hundred times faster: its few GPU-seconds were divided by the steps of both jobs."""
+    points = tuple(ProgressPoint(first + i, 2.0 * i, 1.0 / (i + 1)) for i in range(16))
+    resumed = running(1, "n1", total_steps=first + 5015, points=points, exploration=Exploration())
+    assert resumed.known_left_s(NOW_S) == pytest.approx(5000 * 2.0)
+    (horizon_gpu_s,) = RemainingImprovement.of((resumed,)).horizon_gpu_s
+    assert horizon_gpu_s == pytest.approx(5000 * 2.0)
+
+
+def test_reports_that_arrive_together_do_not_make_a_job_faster() -> None:
+    """As those of a script whose output is buffered, which `sxrun --follow` reads."""
+    together = tuple(ProgressPoint(step, 100.0 + 0.01 * step, 0.5) for step in range(1, 51))
+    assert running(1, "n1", total_steps=100, points=together).known_left_s(NOW_S) == pytest.approx(50 * 2.0, rel=0.01)
+
+
 def test_a_report_before_the_first_step_does_not_make_the_time_limit_an_estimate() -> None:
     begun = running(1, "n1", ran_s=600.0, total_steps=100, points=(ProgressPoint(0, 5.0, 0.9),))
     assert begun.known_left_s(NOW_S) is None

@@ -60,6 +60,20 @@ def test_two_clusters_have_no_spool_in_common(tmp_path: Path, us: Holder) -> Non
     beating(tmp_path, us, cluster="beta")
 
 
+@pytest.mark.parametrize("us", [HERE, replace(THERE, pid=21)])
+def test_a_cluster_whose_slurmctld_has_moved_is_no_other_cluster(tmp_path: Path, us: Holder) -> None:
+    """The standby told admins to give it a spool of its own, where it would not see the jobs' reports."""
+    beating(tmp_path, THERE, cluster="alpha/c1/6817")
+    with pytest.raises(
+        AnotherDaemonError, match="another sexplschedd steers cluster alpha/c2/6817: pid 20 on host there"
+    ):
+        beating(tmp_path, us, cluster="alpha/c2/6817")
+    beating(tmp_path, THERE, cluster="alpha/c2/6817")  # that one itself, when it has been told to reload
+    for path in (tmp_path / HEARTBEATS).iterdir():
+        aged(path, 100.0)
+    beating(tmp_path, us, cluster="alpha/c2/6817")
+
+
 def test_a_daemon_that_has_not_been_heard_of_for_long_is_dead(tmp_path: Path) -> None:
     first = beating(tmp_path, THERE)
     aged(file_of(tmp_path), 50.0)
@@ -195,6 +209,28 @@ def test_a_spool_that_cannot_be_written_to_keeps_nobody_from_steering(
     heart.beat(60.0)
     heart.stop()
     assert caplog.text.count("a second daemon on another host would not be noticed") == 1
+
+
+def test_a_mount_point_without_its_mount_is_not_taken_for_the_spool(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The standby saw an old heartbeat and steered, and the first daemon said nothing."""
+    spool, away = tmp_path / "progress", tmp_path / "away"
+    spool.mkdir()
+    first = beating(spool, THERE)
+    spool.rename(away)
+    spool.mkdir()
+    first.beat(60.0)
+    first.beat(60.0)
+    assert list(spool.iterdir()) == []
+    assert caplog.text.count("another directory than before") == 1
+    beating(spool, THERE)  # after a reload
+    spool.rename(tmp_path / "unused")
+    away.rename(spool)
+    aged(file_of(spool), 100.0)
+    beating(spool, HERE)
+    with pytest.raises(AnotherDaemonError, match="host here"):
+        first.beat(60.0)
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:

@@ -322,6 +322,13 @@ def reporting(job_id: int, restarts: int, first_report_s: float) -> Job:
     return running(job_id, "n1", exploration=consent(), total_steps=54, points=points, **started)
 
 
+def test_a_step_of_a_training_that_goes_on_from_another_jobs_checkpoint_takes_as_long() -> None:
+    points = tuple(ProgressPoint(1000 + step, 3.0 * step, 1.0 / (step + 1)) for step in range(10))
+    watching = Watching()
+    Sweeps(watching).choose(snapshot(running(1, "n1", exploration=consent(), total_steps=2000, points=points)))
+    assert watching.asked[0].trials[0].step_s == pytest.approx(3.0)
+
+
 def test_what_a_start_costs_is_measured() -> None:
     watching = Watching()
     sweeps = Sweeps(watching)

@@ -102,6 +102,23 @@ def test_the_file_is_read_back_by_job_and_time(tmp_path: Path) -> None:
     assert stat.S_IMODE(trail.path.stat().st_mode) == 0o640
 
 
+def test_what_slurm_refuses_again_and_again_is_written_every_ten_minutes(tmp_path: Path) -> None:
+    """A daemon without its rights filled all files that are kept within days, and what it had changed was lost."""
+    trail = AuditTrail(tmp_path / "audit.jsonl", 1, 2)
+
+    def refused(time_s: float, words: str = "Access denied") -> AuditEntry:
+        return msgspec.structs.replace(entry(1, int(time_s), time_s), refused=words)  # another factor each time
+
+    for at_s in range(0, 1200, 15):
+        trail.write([refused(NOW_S + at_s), entry(2, at_s, NOW_S + at_s)])
+    assert [found.time_s - NOW_S for found in read(trail.path) if found.job == 1] == [0, 600]
+    assert len(list(read(trail.path))) == len(trail.recent) == 2 + 80
+    trail.write([refused(NOW_S + 1200.0, "Invalid job id")])
+    trail.write([entry(1, 7, NOW_S + 1201.0)])
+    trail.write([refused(NOW_S + 1202.0, "Invalid job id")])  # as it was taken meanwhile
+    assert [found.time_s - NOW_S for found in read(trail.path)][-3:] == [1200, 1201, 1202]
+
+
 def test_full_files_are_put_aside_and_the_oldest_go(tmp_path: Path) -> None:
     trail = AuditTrail(tmp_path / "audit.jsonl", 1e-6, 2)
     for after in range(5):

@@ -90,6 +90,39 @@ def test_a_missing_spool_is_no_error(tmp_path: Path) -> None:
     assert ProgressSpool(tmp_path / "none").read({7: 0}, NOW_S) == {}
 
 
+def test_a_spool_that_is_no_longer_mounted_keeps_what_was_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Trainings that are nearly done counted by their time limits from then on, and were preempted."""
+    mounted, away = tmp_path / "progress", tmp_path / "away"
+    mounted.mkdir()
+    spool = ProgressSpool(mounted)
+    (mounted / "7.jsonl").write_text(line(1, 2.0))
+    before = read(spool)
+    mounted.rename(away)
+    assert read(spool) is read(spool) is before
+    mounted.mkdir()
+    assert read(spool) is read(spool) is before
+    assert [r.getMessage() for r in caplog.records] == [
+        f'progress not read, the last holds spool="{mounted}" why="No such file or directory"',
+        f'progress not read, the last holds spool="{mounted}" '
+        'why="it is another directory than before: unmounted, or mounted again?"',
+    ]
+    (mounted / "8.jsonl").write_text(line(3, 2.0))  # whoever has made it anew needs no reload
+    assert [r.step for r in read(spool, 8).reports] == [3]
+
+
+def test_what_was_read_of_a_file_that_is_gone_holds_for_its_job(spool: ProgressSpool, tmp_path: Path) -> None:
+    path = tmp_path / "7.jsonl"
+    path.write_text(line(1, 2.0))
+    before = read(spool)
+    path.unlink()
+    assert read(spool) is before
+    assert spool.read({7: os.geteuid()}, NOW_S, {7: NOW_S + 1.0}) == {}  # another job has its number
+    path.write_text(line(2, 2.0))
+    assert [r.step for r in read(spool).reports] == [2]
+
+
 def test_a_huge_file_is_read_in_parts_and_thinned(spool: ProgressSpool, tmp_path: Path) -> None:
     (tmp_path / "7.jsonl").write_text(
         "".join(json.dumps({"time_s": i, "step": i, "metric": "loss", "value": 1 / i}) + "\n" for i in range(1, 40001))
