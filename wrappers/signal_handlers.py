@@ -21,6 +21,11 @@ from explsched.launchers import launcher
 _TOLD_BELOW = re.compile(r"python|pypy|(ba|da|a|mk|z)?sh\b|ksh\d*\b|busybox\b")
 """Programs that catch a signal because a user has written so. Others, as rsync, catch it to end, or for their own."""
 
+_FOR_THEIR_OWN = frozenset({"gmake", "make", "script"})
+"""Programs that catch USR1 to turn messages on, or block all signals: who is to be asked is what they run."""
+_FOR_ITS_OWN = "xvfb-run"
+"""A shell script that is told by USR1 that its X server is ready."""
+
 _TRAPPED_BY_NOBODY = signal.SIGSYS  # but caught by a bash with a trap on EXIT
 _SCRIPT = "255"  # the descriptor from which bash reads its script
 _LONGEST_SCRIPT = 1 << 20
@@ -48,10 +53,11 @@ def handling(command: int, number: signal.Signals) -> Handling:
     """What a command does with a signal. Without /proc: as if it caught it. An srun handles what it passes on."""
     try:
         found = _handling(command, number)
+        is_ours = not ends_at_srun(command, number) and not _is_for_its_own(command)
     except (OSError, KeyError, ValueError) as error:
         warn("sxrun", f"cannot see whether the command handles {number.name}: {error}")
         return Handling(catches=True, blocks=False)
-    return Handling(catches=False, blocks=False) if ends_at_srun(command, number) else found
+    return found if is_ours else Handling(catches=False, blocks=False)
 
 
 def handlers_below(command: int, number: signal.Signals, told: Collection[Lineage]) -> list[Lineage]:
@@ -99,8 +105,17 @@ def _children() -> dict[int, list[int]]:
 def _is_handler(pid: int, number: signal.Signals) -> bool:
     """Whether a process below the command is to be told. One that has ended runs no program any more."""
     with suppress(OSError, KeyError, ValueError):  # it has ended meanwhile
-        return _TOLD_BELOW.match(_program(pid)) is not None and _handling(pid, number).catches
+        is_told = _TOLD_BELOW.match(_program(pid)) is not None and _handling(pid, number).catches
+        return is_told and not _is_for_its_own(pid)
     return False
+
+
+def _is_for_its_own(pid: int) -> bool:
+    """Whether a process takes signals whatever the user has written. Raises OSError."""
+    if not _TOLD_BELOW.match(program := _program(pid)):
+        return program in _FOR_THEIR_OWN
+    _shell, script, *_ = (*Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"), b"", b"")
+    return Path(os.fsdecode(script)).name == _FOR_ITS_OWN
 
 
 def _handling(pid: int, number: signal.Signals) -> Handling:
