@@ -29,6 +29,7 @@ _FOR_ITS_OWN = "xvfb-run"
 _TRAPPED_BY_NOBODY = signal.SIGSYS  # but caught by a bash with a trap on EXIT
 _SCRIPT = "255"  # the descriptor from which bash reads its script
 _LONGEST_SCRIPT = 1 << 20
+_COMMENT = re.compile(rb"(?m)^\s*#.*$")  # as #SXBATCH --checkpoint=USR1
 _SOURCED = re.compile(rb"""(?:^|[\0;&|({]|\b(?:then|do|else))\s*(?:\.|source)\s+["']?([^\s"';&|)\0]+)""", re.MULTILINE)
 _THROUGH_SRUN = {signal.SIGUSR1, signal.SIGUSR2}
 """srun passes these on to its tasks. It kills them for SIGTERM, SIGHUP and SIGQUIT, and keeps the others to itself."""
@@ -47,6 +48,7 @@ class Handling:
 
     catches: bool
     blocks: bool
+    ignores: bool = False
 
 
 def handling(command: int, number: signal.Signals) -> Handling:
@@ -60,6 +62,12 @@ def handling(command: int, number: signal.Signals) -> Handling:
     return found if is_ours else Handling(catches=False, blocks=False)
 
 
+def would_end(pid: int, number: signal.Signals) -> bool:
+    """Whether a process would end at a signal. Raises OSError, KeyError or ValueError where /proc does not tell."""
+    found = _handling(pid, number)
+    return not (found.catches or found.blocks or found.ignores)
+
+
 def handlers_below(command: int, number: signal.Signals, told: Collection[Lineage]) -> list[Lineage]:
     """The topmost Python programs and shells below a command that catch the signal, none above or below one of `told`.
 
@@ -68,10 +76,10 @@ def handlers_below(command: int, number: signal.Signals, told: Collection[Lineag
     had, above = {pid for *_, pid in told}, {pid for *pids, _ in told for pid in pids}
     found: list[Lineage] = []
     waiting: list[Lineage] = [(command,)]
-    children = _children()
+    below = children()
     while waiting:
         lineage = waiting.pop()
-        for pid in children.get(lineage[-1], ()):
+        for pid in below.get(lineage[-1], ()):
             if pid in had:
                 continue
             is_handler = pid not in above and _is_handler(pid, number)
@@ -92,7 +100,7 @@ def ends_at_launcher(command: Sequence[str], number: signal.Signals) -> str | No
     return launcher(command) if number in _ENDS_WORKERS else None
 
 
-def _children() -> dict[int, list[int]]:
+def children() -> dict[int, list[int]]:
     """The processes of this machine that can be seen, by their parents'."""
     found: dict[int, list[int]] = {}
     for place in Path("/proc").glob("[0-9]*"):
@@ -111,10 +119,10 @@ def _is_handler(pid: int, number: signal.Signals) -> bool:
 
 
 def _is_for_its_own(pid: int) -> bool:
-    """Whether a process takes signals whatever the user has written. Raises OSError."""
+    """Whether a process takes signals whatever the user has written."""
     if not _TOLD_BELOW.match(program := _program(pid)):
         return program in _FOR_THEIR_OWN
-    _shell, script, *_ = (*Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"), b"", b"")
+    _shell, script, *_ = (*command_line(pid), b"", b"")
     return Path(os.fsdecode(script)).name == _FOR_ITS_OWN
 
 
@@ -126,11 +134,12 @@ def _handling(pid: int, number: signal.Signals) -> Handling:
     """
     lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
-    caught, blocked, bit = int(fields["SigCgt"], 16), int(fields["SigBlk"], 16), _bit(number)
+    caught, blocked, ignored = (int(fields[name], 16) for name in ("SigCgt", "SigBlk", "SigIgn"))
+    bit = _bit(number)
     catches = bool(caught & bit)
     if catches and caught & _bit(_TRAPPED_BY_NOBODY) and _program(pid).startswith("bash"):
         catches = _names(pid, number)
-    return Handling(catches, bool(blocked & bit))
+    return Handling(catches, bool(blocked & bit), bool(ignored & bit))
 
 
 def _program(pid: int) -> str:
@@ -141,6 +150,14 @@ def _program(pid: int) -> str:
         return ""
 
 
+def command_line(pid: int) -> list[bytes]:
+    """The words of a process; none where they cannot be seen."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
 def _bit(number: signal.Signals) -> int:
     return 1 << (number - 1)
 
@@ -148,7 +165,7 @@ def _bit(number: signal.Signals) -> int:
 def _names(pid: int, number: signal.Signals) -> bool:
     """Whether what a bash runs names the signal. Raises OSError."""
     of_process = Path(f"/proc/{pid}")
-    text = (of_process / "cmdline").read_bytes() + _script(of_process / "fd" / _SCRIPT)
+    text = _COMMENT.sub(b"", (of_process / "cmdline").read_bytes() + _script(of_process / "fd" / _SCRIPT))
     place = (of_process / "cwd").readlink()
     sourced = {os.path.expanduser(os.path.expandvars(os.fsdecode(name))) for name in _SOURCED.findall(text)}  # noqa: PTH111
     text += b"\n".join(_script(place / name) for name in sourced)
