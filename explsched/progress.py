@@ -84,9 +84,13 @@ def event(name: str, step: int | None = None, status: int | None = None) -> None
     _append([line])
 
 
-def tell_start(command: str) -> None:
-    """Record that a run begins a command, of which `command` is a digest."""
-    _append([{**_stamp(), "event": "start", "command": command}])
+def tell_start(command: str, *, script_dies: bool | None = None) -> None:
+    """Record that a run begins a command, of which `command` is a digest.
+
+    `script_dies`: whether the checkpoint signal would end the job's batch script, None if that is not known.
+    """
+    known = {} if script_dies is None else {"script_dies": script_dies}
+    _append([{**_stamp(), "event": "start", "command": command, **known}])
 
 
 def told() -> bytes:

@@ -269,6 +269,7 @@ class LogTail:
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
+            self._inode, self._offset = 0, 0  # a new file may have the same inode and first line
             return b""
         try:
             status = os.fstat(descriptor)

@@ -21,9 +21,15 @@ from explsched.launchers import launcher
 _TOLD_BELOW = re.compile(r"python|pypy|(ba|da|a|mk|z)?sh\b|ksh\d*\b|busybox\b")
 """Programs that catch a signal because a user has written so. Others, as rsync, catch it to end, or for their own."""
 
+_FOR_THEIR_OWN = frozenset({"gmake", "make", "script"})
+"""Programs that catch USR1 to turn messages on, or block all signals: who is to be asked is what they run."""
+_FOR_ITS_OWN = "xvfb-run"
+"""A shell script that is told by USR1 that its X server is ready."""
+
 _TRAPPED_BY_NOBODY = signal.SIGSYS  # but caught by a bash with a trap on EXIT
 _SCRIPT = "255"  # the descriptor from which bash reads its script
 _LONGEST_SCRIPT = 1 << 20
+_COMMENT = re.compile(rb"(?m)^\s*#.*$")  # as #SXBATCH --checkpoint=USR1
 _SOURCED = re.compile(rb"""(?:^|[\0;&|({]|\b(?:then|do|else))\s*(?:\.|source)\s+["']?([^\s"';&|)\0]+)""", re.MULTILINE)
 _THROUGH_SRUN = {signal.SIGUSR1, signal.SIGUSR2}
 """srun passes these on to its tasks. It kills them for SIGTERM, SIGHUP and SIGQUIT, and keeps the others to itself."""
@@ -42,16 +48,24 @@ class Handling:
 
     catches: bool
     blocks: bool
+    ignores: bool = False
 
 
 def handling(command: int, number: signal.Signals) -> Handling:
     """What a command does with a signal. Without /proc: as if it caught it. An srun handles what it passes on."""
     try:
         found = _handling(command, number)
+        is_ours = not ends_at_srun(command, number) and not _is_for_its_own(command)
     except (OSError, KeyError, ValueError) as error:
         warn("sxrun", f"cannot see whether the command handles {number.name}: {error}")
         return Handling(catches=True, blocks=False)
-    return Handling(catches=False, blocks=False) if ends_at_srun(command, number) else found
+    return found if is_ours else Handling(catches=False, blocks=False)
+
+
+def would_end(pid: int, number: signal.Signals) -> bool:
+    """Whether a process would end at a signal. Raises OSError, KeyError or ValueError where /proc does not tell."""
+    found = _handling(pid, number)
+    return not (found.catches or found.blocks or found.ignores)
 
 
 def handlers_below(command: int, number: signal.Signals, told: Collection[Lineage]) -> list[Lineage]:
@@ -62,10 +76,10 @@ def handlers_below(command: int, number: signal.Signals, told: Collection[Lineag
     had, above = {pid for *_, pid in told}, {pid for *pids, _ in told for pid in pids}
     found: list[Lineage] = []
     waiting: list[Lineage] = [(command,)]
-    children = _children()
+    below = children()
     while waiting:
         lineage = waiting.pop()
-        for pid in children.get(lineage[-1], ()):
+        for pid in below.get(lineage[-1], ()):
             if pid in had:
                 continue
             is_handler = pid not in above and _is_handler(pid, number)
@@ -86,7 +100,7 @@ def ends_at_launcher(command: Sequence[str], number: signal.Signals) -> str | No
     return launcher(command) if number in _ENDS_WORKERS else None
 
 
-def _children() -> dict[int, list[int]]:
+def children() -> dict[int, list[int]]:
     """The processes of this machine that can be seen, by their parents'."""
     found: dict[int, list[int]] = {}
     for place in Path("/proc").glob("[0-9]*"):
@@ -99,8 +113,17 @@ def _children() -> dict[int, list[int]]:
 def _is_handler(pid: int, number: signal.Signals) -> bool:
     """Whether a process below the command is to be told. One that has ended runs no program any more."""
     with suppress(OSError, KeyError, ValueError):  # it has ended meanwhile
-        return _TOLD_BELOW.match(_program(pid)) is not None and _handling(pid, number).catches
+        is_told = _TOLD_BELOW.match(_program(pid)) is not None and _handling(pid, number).catches
+        return is_told and not _is_for_its_own(pid)
     return False
+
+
+def _is_for_its_own(pid: int) -> bool:
+    """Whether a process takes signals whatever the user has written."""
+    if not _TOLD_BELOW.match(program := _program(pid)):
+        return program in _FOR_THEIR_OWN
+    _shell, script, *_ = (*command_line(pid), b"", b"")
+    return Path(os.fsdecode(script)).name == _FOR_ITS_OWN
 
 
 def _handling(pid: int, number: signal.Signals) -> Handling:
@@ -111,11 +134,12 @@ def _handling(pid: int, number: signal.Signals) -> Handling:
     """
     lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
-    caught, blocked, bit = int(fields["SigCgt"], 16), int(fields["SigBlk"], 16), _bit(number)
+    caught, blocked, ignored = (int(fields[name], 16) for name in ("SigCgt", "SigBlk", "SigIgn"))
+    bit = _bit(number)
     catches = bool(caught & bit)
     if catches and caught & _bit(_TRAPPED_BY_NOBODY) and _program(pid).startswith("bash"):
         catches = _names(pid, number)
-    return Handling(catches, bool(blocked & bit))
+    return Handling(catches, bool(blocked & bit), bool(ignored & bit))
 
 
 def _program(pid: int) -> str:
@@ -126,6 +150,14 @@ def _program(pid: int) -> str:
         return ""
 
 
+def command_line(pid: int) -> list[bytes]:
+    """The words of a process; none where they cannot be seen."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
 def _bit(number: signal.Signals) -> int:
     return 1 << (number - 1)
 
@@ -133,7 +165,7 @@ def _bit(number: signal.Signals) -> int:
 def _names(pid: int, number: signal.Signals) -> bool:
     """Whether what a bash runs names the signal. Raises OSError."""
     of_process = Path(f"/proc/{pid}")
-    text = (of_process / "cmdline").read_bytes() + _script(of_process / "fd" / _SCRIPT)
+    text = _COMMENT.sub(b"", (of_process / "cmdline").read_bytes() + _script(of_process / "fd" / _SCRIPT))
     place = (of_process / "cwd").readlink()
     sourced = {os.path.expanduser(os.path.expandvars(os.fsdecode(name))) for name in _SOURCED.findall(text)}  # noqa: PTH111
     text += b"\n".join(_script(place / name) for name in sourced)

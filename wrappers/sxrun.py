@@ -34,7 +34,7 @@ from explsched.job_options.table import (
 )
 from explsched.parameters import of_command
 from explsched.progress import DEFAULT_SPOOL, event, tell, tell_start
-from wrappers import own_job, share_options, sources, sub_batches
+from wrappers import batch_script, own_job, share_options, sources, sub_batches
 from wrappers.completed import digest_of, was_complete
 from wrappers.elastic_size import present_size
 from wrappers.inherited import with_marked
@@ -44,6 +44,10 @@ from wrappers.sources import Source
 
 _COLUMN = 27
 _UNBUFFERED = "PYTHONUNBUFFERED"
+_SCRIPT_DIES = (
+    "{} would kill the job's script, which waits for this, so the job is not preempted; make it the script's last "
+    "command, begun with exec, and put what follows into that: exec sxrun -- bash -c '...'"
+)
 _EPILOG = rf"""
 exit status: the command's; 128 + n if signal n ended it, 126 or 127 if it cannot be started, 2 for wrong usage.
 
@@ -102,20 +106,22 @@ def main(arguments: list[str] | None = None) -> int:
         tell_start(digest)
         event("end", status=0)
         return 0
+    allows_preemption = CHECKPOINT.variable in environment
     environment, checkpoint = _of_command(environment)
+    script_dies = batch_script.would_die(checkpoint, environment) if allows_preemption else None
+    if script_dies:
+        warn("sxrun", _SCRIPT_DIES.format(checkpoint.name))
     with (
         SignalRelay(checkpoint, before) as relay,
         _prepared(share, environment, relay) as prepared,
         _measured(following, prepared) as measured,
     ):
-        return _run(relay, command, digest, measured, source)
+        # The event tells the daemon that signals may come: not before they are held back.
+        tell_start(digest, script_dies=script_dies)
+        return _run(relay, command, measured, source)
 
 
-def _run(
-    relay: SignalRelay, command: list[str], digest: str, environment: dict[str, str], source: Source | None
-) -> int:
-    # The event tells the daemon that signals may come: not before they are held back.
-    tell_start(digest)
+def _run(relay: SignalRelay, command: list[str], environment: dict[str, str], source: Source | None) -> int:
     tell(of_command(command))
     stdout = subprocess.PIPE if source and not source.tail else None
     try:

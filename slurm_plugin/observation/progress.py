@@ -91,6 +91,7 @@ class JobProgress:
     `not_finite` the reports of NaN or an infinite value.
     `stages` has the stage times of the fastest report, since a job that shares its GPU is slower. `exit_status` is that
     of its last run, None if it reported none. `commands`: of those that this run has begun, how many have not ended.
+    `script_dies`: whether the checkpoint signal would end its batch script, as far as its last run has told.
     """
 
     reports: tuple[ProgressReport, ...] = ()
@@ -105,6 +106,7 @@ class JobProgress:
     stages: StageProfile | None = None
     commands: int = 0
     not_finite: int = 0
+    script_dies: bool = False
     _points: dict[tuple[str, int, tuple[tuple[int, int], ...]], tuple[ProgressPoint, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -187,6 +189,7 @@ class _Line(msgspec.Struct, frozen=True):
     params: dict[_Name, bool | float | _Value] | None = None
     stages: Annotated[str, Meta(max_length=128)] | None = None
     status: Annotated[int, Meta(ge=0, le=255)] | None = None
+    script_dies: bool | None = None
 
     def is_complete(self) -> bool:
         """Whether it has all fields of one of these."""
@@ -260,6 +263,7 @@ class _Sum:
     stages: StageProfile | None
     commands: int
     not_finite: int
+    script_dies: bool
     last_step: dict[tuple[int, str], int]
     metrics: dict[str, str]
     latest: int
@@ -278,6 +282,7 @@ class _Sum:
             so_far.stages,
             so_far.commands,
             so_far.not_finite,
+            so_far.script_dies,
             {(report.restart, report.metric): report.step for report in so_far.reports},
             {report.metric: report.metric for report in so_far.reports},
             max((run.restart for run in so_far.runs), default=0),
@@ -298,6 +303,7 @@ class _Sum:
             self.stages,
             self.commands,
             self.not_finite,
+            self.script_dies,
         )
 
     def is_of_former_job(self, line: _Line) -> bool:
@@ -330,6 +336,7 @@ class _Sum:
             if line.restart == self.latest:  # and of no process that outlives its run
                 self.ended, self.exit_status = line.event == "end", line.status if line.event == "end" else None
                 self.checkpoint_s = line.time_s if line.event == "checkpoint" else self.checkpoint_s
+                self.script_dies = self.script_dies if line.script_dies is None else line.script_dies
                 self.commands = max(0, self.commands + (line.event == "start") - (line.event == "end"))
             return True
         is_new = self._add_report(line)

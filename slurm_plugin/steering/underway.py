@@ -73,11 +73,12 @@ class Look(Struct, frozen=True):
         """Whether a job can be expected to have installed its signal handler.
 
         A job that reports progress has done so by its first report of the current run; before that it is still
-        starting, and the signal would end it. For a job that never reports this is unknown, and only its quantum
-        protects it.
+        starting, and the signal would end it. So would it before the `sxrun` of a job that reports none. Of a job's
+        first run without either this is unknown, and only its quantum protects it.
         """
-        reports = self.reported(job_id).reports
-        return not reports or any(report.restart == self.jobs[job_id].restarts for report in reports)
+        reported = self.reported(job_id)
+        told = reported.reports or reported.runs
+        return not told or any(one.restart == self.jobs[job_id].restarts for one in told)
 
 
 def interruption(job: Job, progress: JobProgress, reason: str, now_s: float) -> Interruption:

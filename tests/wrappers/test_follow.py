@@ -134,6 +134,20 @@ def test_a_tail_survives_truncation_and_replacement(tmp_path: Path) -> None:
     assert LogTail(path, from_start=True).read() == b"another file, and longer\n"
 
 
+def test_a_file_that_was_seen_to_be_gone_is_another_one_afterwards(tmp_path: Path) -> None:
+    """File systems give an inode out again at once: here a file is moved away, and written over, so that it has it."""
+    path, elsewhere = tmp_path / "metrics.csv", tmp_path / "elsewhere"
+    path.write_bytes(b"step,loss\n1,2.0\n")
+    tail = LogTail(path, from_start=True)
+    assert tail.read() == b"step,loss\n1,2.0\n"
+    path.rename(elsewhere)
+    assert tail.read() == b""
+    elsewhere.write_bytes(b"step,loss\n5,1.0\n")
+    elsewhere.rename(path)
+    assert tail.read() == b"step,loss\n5,1.0\n"
+    assert tail.is_at_start
+
+
 def test_of_a_log_that_is_rotated_each_metric_goes_on_by_itself(job: Path, tmp_path: Path) -> None:
     path = tmp_path / "log"
     reader = log_reader(r"(?P<step>\d+) (loss=(?P<loss>\S+)|acc=(?P<acc>\S+))")

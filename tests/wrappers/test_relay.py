@@ -366,6 +366,50 @@ def test_no_program_below_a_shell_is_told_but_python_and_shells(tmp_path: Path, 
     assert log.read_text() == "ready\n"
 
 
+SAVING = f"""\
+#!{sys.executable}
+import signal, sys
+def save(*_):
+    open("log", "a").write("told\\n")
+    sys.exit()
+signal.alarm(60)
+signal.signal(signal.SIGUSR1, save)
+open("log", "a").write("ready\\n")
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["xvfb-run", "-a", "./train"],
+        ["bash", "-c", "xvfb-run -a ./train; exit $?"],
+        ["make", "-s", "train"],
+        ["script", "-qefc", "./train", "/dev/null"],
+    ],
+)
+def test_what_a_program_runs_that_takes_the_signal_for_its_own_use_is_asked(tmp_path: Path, command: list[str]) -> None:
+    """xvfb-run waits for its X server so, make turns its messages on, and script blocks all signals."""
+    if command[0] in ("make", "script") and not shutil.which(command[0]):
+        pytest.skip(f"no {command[0]}")
+    files = {
+        "train": SAVING,
+        "xvfb-run": '#!/bin/sh\nshift; trap : USR1; "$@"\n',
+        "Makefile": "train: always\n\t./train\nalways:\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    first = {"PATH": tmp_path, "PYTHONPATH": Path.cwd()}
+    environment = os.environ | {name: f"{path}:{os.environ.get(name, '')}" for name, path in first.items()}
+    running = subprocess.Popen([*SXRUN, "--", *command], cwd=tmp_path, env=environment)
+    wait_for(tmp_path / "log", "ready")
+    running.send_signal(signal.SIGUSR1)
+    assert running.wait(timeout=60) == 0
+    assert (tmp_path / "log").read_text() == "ready\ntold\n"
+
+
 def test_a_shell_by_another_name_is_told_below_a_command(tmp_path: Path) -> None:
     log = tmp_path / "log"
     shell = shutil.copy(Path("/bin/sh").resolve(), tmp_path / "ksh93")

@@ -172,6 +172,16 @@ def test_a_job_that_has_reported_its_end_is_spared_until_its_script_begins_anoth
         assert (job.allows_preemption, job.is_preemptible, len(job.points)) == (True, is_preemptible, 1)
 
 
+def test_a_job_whose_script_the_signal_would_kill_is_spared_while_it_runs(tmp_path: Path) -> None:
+    """Its sxrun has said so at its start."""
+    (tmp_path / "5.jsonl").write_text(json.dumps({"time_s": NOW_S - 100, "event": "start", "script_dies": True}) + "\n")
+    mine = {"uid": os.geteuid(), "comment": "explsched:checkpoint=USR1"}
+    assert not job_of(tmp_path, state="RUNNING", **mine).is_preemptible
+    why = seen(tmp_path, record(5, submit_s=9000.0, state="RUNNING", **mine)).spares[5]
+    assert why == "the signal would kill its script, which waits for sxrun instead of ending with exec sxrun"
+    assert job_of(tmp_path, state="PENDING", **mine).is_preemptible
+
+
 @pytest.mark.parametrize("status", [{}, {"status": 0}])
 def test_a_job_that_waits_to_run_again_is_not_spared_for_the_end_of_its_former_run(
     tmp_path: Path, status: dict[str, int]

@@ -206,6 +206,14 @@ def test_events() -> None:
     assert fold(failed, [b'{"time_s": 4, "restart": 1, "event": "start"}'], NOW_S).exit_status is None
 
 
+def test_what_a_run_has_told_of_its_script_counts_until_it_tells_otherwise() -> None:
+    start = b'{"time_s": 1, "event": "start", "script_dies": true}'
+    told = fold(JobProgress(), [start, b'{"time_s": 2, "event": "start"}', b'{"time_s": 3, "event": "end"}'], NOW_S)
+    assert told.script_dies
+    assert fold(told, [b'{"time_s": 4, "restart": 1, "event": "start"}'], NOW_S).script_dies
+    assert not fold(told, [b'{"time_s": 4, "event": "start", "script_dies": false}'], NOW_S).script_dies
+
+
 @pytest.mark.parametrize("reported", [b'"step": 60, "value": 1', b'"step": 4, "metric": "accuracy", "value": 1'])
 def test_of_two_commands_at_once_one_goes_on_when_the_other_has_ended(reported: bytes) -> None:
     """And may be preempted. An earlier run's process that Slurm has lost shows nothing of this one."""

@@ -1,0 +1,71 @@
+"""What sxrun says of the job's batch script, which is sent the checkpoint signal."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SXRUN = f"{sys.executable} -m wrappers.sxrun --"
+NAMES = ("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_RESTART_COUNT", "SLURM_JOB_ID", "SLURM_TASK_PID")
+
+
+@pytest.fixture(autouse=True)
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("EXPLSCHED_PROGRESS_FILE", str(tmp_path / "progress"))
+    monkeypatch.setenv("EXPLSCHED_CHECKPOINT", "USR1")
+
+
+def told(tmp_path: Path, *command: str) -> tuple[list[object], bool]:
+    """What the starts in the progress file say of the script, and whether the user was warned."""
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=True)
+    lines = [json.loads(line) for line in (tmp_path / "progress").read_text().splitlines()]
+    return [line.get("script_dies") for line in lines if line.get("event") == "start"], "USR1 would kill" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "dies"),
+    [
+        (f"{SXRUN} true\ntrue", [True]),
+        (f"#SXBATCH --checkpoint=USR1\ntrap true EXIT\n{SXRUN} true", [True]),
+        (f"{SXRUN} true | cat", [True]),
+        (f"{SXRUN} true &\nwait", [True]),
+        (f"{SXRUN} bash -c '{SXRUN} true; true'\ntrue", [True, True]),
+        (f"exec {SXRUN} true", [False]),
+        (f"exec {SXRUN} bash -c '{SXRUN} true; {SXRUN} true'", [False, False, False]),
+        (f"trap true USR1\n{SXRUN} true", [False]),
+        (f"trap true EXIT USR1\n{SXRUN} true", [False]),
+        (f"trap '' USR1\n{SXRUN} true\ntrue", [False]),
+    ],
+)
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_a_script_that_the_signal_would_kill_is_told(tmp_path: Path, shell: str, script: str, dies: list[bool]) -> None:
+    """Slurm sends it to the script alone, and the job of a script that dies is not requeued, but failed."""
+    (tmp_path / "script").write_text(f"export SLURM_TASK_PID=$$\n{script}\n")
+    assert told(tmp_path, shell, str(tmp_path / "script")) == (dies, any(dies))
+
+
+@pytest.mark.parametrize(("task", "dies"), [(0, [True]), (1, [None])])
+def test_the_first_task_of_a_step_looks_for_the_script(tmp_path: Path, task: int, dies: list[object]) -> None:
+    """It has Slurm's process above it. (A shell by its name: the true one waits for a cluster.)"""
+    of_step = f"SLURM_JOB_ID={os.getpid()} SLURM_STEP_ID=0 SLURM_PROCID={task}"
+    script = f"sh -c '{of_step} {SXRUN} true; true'; true"
+    slurm = f'exec -a "slurmstepd: [{os.getpid()}.batch]" bash -c "$0"'
+    assert told(tmp_path, "bash", "-c", slurm, script) == (dies, any(dies))
+
+
+def test_nothing_is_said_of_a_job_that_does_not_allow_preemption_or_a_script_that_cannot_be_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "script").write_text(f"SLURM_TASK_PID={2**22 + 1} {SXRUN} true\ntrue")
+    assert told(tmp_path, "sh", str(tmp_path / "script")) == ([None], False)
+    (tmp_path / "progress").unlink()
+    monkeypatch.delenv("EXPLSCHED_CHECKPOINT")
+    (tmp_path / "script").write_text(f"SLURM_TASK_PID=$$ {SXRUN} true\ntrue")
+    assert told(tmp_path, "sh", str(tmp_path / "script")) == ([None], False)
