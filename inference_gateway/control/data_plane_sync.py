@@ -7,7 +7,7 @@ the next one. Every call waits for the data plane's answer, with the data plane'
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVarTuple
 
 from inference_gateway.control.replica import Phase, Replica
@@ -17,6 +17,21 @@ from inference_gateway.model import BatchLoad, DataPlane, Endpoint, ServerState,
 
 _MUCH = 0.1
 _About = TypeVarTuple("_About")
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """The wanted state of every HAProxy, as the leader has decided at `time_s` (since the epoch).
+
+    `forecasts` are by service, for the clients that are refused. `held_back`: keys that have used up their tokens, and
+    until when (since the epoch). `reading`: the bytes of prompts that a replica reads per second, by service.
+    """
+
+    time_s: float
+    replicas: tuple[Replica, ...]
+    forecasts: dict[str, StartForecast]
+    held_back: dict[str, int]
+    reading: dict[str, float] = field(default_factory=dict)
 
 
 class DataPlaneSync:
@@ -53,6 +68,13 @@ class DataPlaneSync:
             self._forecasts.clear()
             self._reading.clear()
         return found
+
+    def carry_out(self, orders: Orders, have: Sequence[ServerState]) -> None:
+        """Give the data plane all orders that it does not follow yet. `have` are the servers as last read."""
+        self.bring_in_line(orders.replicas, have)
+        self.update_forecasts(orders.forecasts)
+        self.hold_back(orders.held_back)
+        self.read_at(orders.reading)
 
     def bring_in_line(self, replicas: Iterable[Replica], have: Sequence[ServerState]) -> None:
         """Make the changes that are needed. `have` are the servers as last read."""

@@ -25,14 +25,15 @@ from explsched.atomic_file import replace_file
 from explsched.errors import ExplschedError, SlurmError, SlurmUnreachableError
 from inference_gateway import accepted
 from inference_gateway.control import state
-from inference_gateway.control.data_plane_sync import DataPlaneSync, WithoutBatches
+from inference_gateway.control.data_plane_sync import DataPlaneSync, Orders, WithoutBatches
+from inference_gateway.control.moves import ClassifiedReplicas
 from inference_gateway.control.observations import Readiness, ReplicaObserver
-from inference_gateway.control.planes import Follower, LeavingPlanes, Orders, OtherPlane, PlaneReport
+from inference_gateway.control.planes import Follower, LeavingPlanes, OtherPlane, PlaneReport
 from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.replica_metrics import ReplicaMetrics
 from inference_gateway.control.replica_registry import ReplicaRegistry, adopted
 from inference_gateway.control.report import ControlPlaneCollector, Report, report, router_endpoints
-from inference_gateway.control.service import ClassifiedReplicas, ServiceControl
+from inference_gateway.control.service import ServiceControl
 from inference_gateway.control.slurm_sync import SlurmSync
 from inference_gateway.control.state import EventLog, Memory, Outage, Override, ServiceMemory
 from inference_gateway.control.usage import ReadingRates, UsageSums
@@ -140,32 +141,22 @@ class ControlPlane:
         self._read_overrides()
         self._take_submissions(now_s)
         servers, own_traffic = self._plane.read()
-        traffic = own_traffic
         known = self._registry.names()
         unknown = {name: job for name, job in self._slurm.listing.jobs.items() if name not in known}
         self._registry.join(adopted(unknown, (), servers or (), now_s))
-        in_all = servers or ()
-        if self._other is not None:  # it serves also while our own HAProxy does not
-            self._other.read(now_s)
-            traffic = self._other.with_traffic(traffic)
-            in_all = self._other.with_servers(in_all, self._registry.all())
-            self._plane.limit(self._other.share(self._concurrency, now_s))
-        self._leaving.read(now_s)
-        traffic = self._leaving.with_traffic(traffic)
-        in_all = self._leaving.with_servers(in_all, self._registry.all())
-        if self._idle:
-            load = state.read(self._paths.batch_load, BatchLoad) or BatchLoad("")
-            traffic = self._without_batches.of(traffic, load, self._idle)
+        in_all, traffic = self._in_all_planes(servers or (), own_traffic, now_s)
         for replica, seen in self._observer.gather(self._registry.all(), in_all, plane_answers=servers is not None):
             self._registry.step(replica, seen, now_s)
         self._metrics.update(self._registry.all(), now_s)
         new = self._decide(called or self._services, traffic, in_all, now_s, closing=closing)
         self._remember()
-        known_forecasts = {name: service.forecast() for name, service in self._services.items()}
-        forecasts = {name: starts for name, starts in known_forecasts.items() if starts is not None}
+        orders = self._orders(now_s)
         if servers is not None:
-            self._plane.bring_in_line(self._registry.all(), servers)
-            self._plane.update_forecasts(forecasts)
+            self._plane.carry_out(orders, servers)
+        if self._other is not None:
+            state.show(self._paths.orders, orders)
+            own = PlaneReport(self._run_directory, now_s, now_s, tuple(servers or ()), tuple(own_traffic.values()))
+            state.show(self._paths.plane, own)
         for replica in new:
             self._submit(replica, now_s)
         if new:
@@ -174,21 +165,41 @@ class ControlPlane:
         for message in self._slurm.refusals():
             self._events.note("cancellation refused", reason=message)
         self._observer.ask(self._registry.all())
-        self._usage.update(self._registry.all(), now_s)
-        held_back = self._usage.held_back(now_s)
-        reading = dict(self._reading.update(self._registry.all(), now_s))
-        if servers is not None:
-            self._plane.hold_back(held_back)
-            self._plane.read_at(reading)
-        if self._other is not None:
-            state.show(self._paths.orders, Orders(now_s, self._registry.all(), forecasts, held_back, reading))
-            own = PlaneReport(self._run_directory, now_s, now_s, tuple(servers or ()), tuple(own_traffic.values()))
-            state.show(self._paths.plane, own)
         about = (self._section.name, self._run_directory, self._services, self._registry.all(), in_all)
         shown = report(*about, now_s, self._metrics.loads, self._metrics.faults, closing=closing)
         state.show(self._paths.status, shown)
         self._show_endpoints()
         return shown
+
+    def _in_all_planes(
+        self, own: Sequence[ServerState], traffic: Mapping[str, Traffic], now_s: float
+    ) -> tuple[Sequence[ServerState], Mapping[str, Traffic]]:
+        """The servers and the traffic of our HAProxy (empty while it does not answer) with those of the others.
+
+        The traffic is what services are scaled for: without the requests of batches that may start no replicas.
+        """
+        servers, replicas = own, self._registry.all()
+        if self._other is not None:  # it serves also while our own HAProxy does not
+            self._other.read(now_s)
+            traffic = self._other.with_traffic(traffic)
+            servers = self._other.with_servers(servers, replicas)
+            self._plane.limit(self._other.share(self._concurrency, now_s))
+        self._leaving.read(now_s)
+        traffic = self._leaving.with_traffic(traffic)
+        servers = self._leaving.with_servers(servers, replicas)
+        if self._idle:
+            load = state.read(self._paths.batch_load, BatchLoad) or BatchLoad("")
+            traffic = self._without_batches.of(traffic, load, self._idle)
+        return servers, traffic
+
+    def _orders(self, now_s: float) -> Orders:
+        """What every HAProxy of this gateway is to do now."""
+        replicas = self._registry.all()
+        known = {name: service.forecast() for name, service in self._services.items()}
+        forecasts = {name: starts for name, starts in known.items() if starts is not None}
+        self._usage.update(replicas, now_s)
+        reading = dict(self._reading.update(replicas, now_s))
+        return Orders(now_s, replicas, forecasts, self._usage.held_back(now_s), reading)
 
     def end(self, now_s: float) -> None:
         """Count what replicas have reported last: after `gateway down` nobody does."""

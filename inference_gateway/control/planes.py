@@ -16,12 +16,12 @@ from pathlib import Path
 
 from inference_gateway.accepted import Accepted
 from inference_gateway.control import state
-from inference_gateway.control.data_plane_sync import DataPlaneSync
+from inference_gateway.control.data_plane_sync import DataPlaneSync, Orders
 from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.state import EventLog
 from inference_gateway.dataplane.plane import HaproxyDataPlane
 from inference_gateway.gateway_paths import GatewayPaths
-from inference_gateway.model import ServerState, StartForecast, Traffic
+from inference_gateway.model import ServerState, Traffic
 
 _STALE_S = 5.0
 """A gateway without a report for this long has no requests: its supervisor restarts its parts sooner than that."""
@@ -38,17 +38,6 @@ class PlaneReport:
     orders_s: float
     servers: tuple[ServerState, ...]
     traffic: tuple[Traffic, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Orders:
-    """The wanted state of every HAProxy, written by the leader."""
-
-    time_s: float
-    replicas: tuple[Replica, ...]
-    forecasts: dict[str, StartForecast]
-    held_back: dict[str, int]
-    reading: dict[str, float] = field(default_factory=dict)
 
 
 class ReportFile:
@@ -209,10 +198,7 @@ class Follower:
         self.other.read(now_s)
         if orders is not None:
             self.plane.limit(self.other.share(self.concurrency, now_s))
-            self.plane.bring_in_line(orders.replicas, servers)
-            self.plane.update_forecasts(orders.forecasts)
-            self.plane.hold_back(orders.held_back)
-            self.plane.read_at(orders.reading)
+            self.plane.carry_out(orders, servers)
         # With the orders in force when the servers were read: until the new ones were, requests went on coming.
         report = PlaneReport(self.run_directory, now_s, self._orders_s, tuple(servers), tuple(traffic.values()))
         state.show(self.paths.plane, report)

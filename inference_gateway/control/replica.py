@@ -146,13 +146,15 @@ class Limits:
 class Step:
     """The next state of a replica (None: gone), and what to write to the event log.
 
-    The job of a replica that has just entered `ENDING` is to be cancelled. `failed`: a start has failed. `refused`:
-    Slurm has not taken its submission. `served_after_s`: it has just begun to serve, this long after its submission.
+    The job of a replica that has just entered `ENDING` is to be cancelled. `started`: its job waited, and runs now.
+    `failed`: a start has failed. `refused`: Slurm has not taken its submission. `served_after_s`: it has just begun to
+    serve, this long after its submission.
     """
 
     replica: Replica | None
     event: str = ""
     reason: str = ""
+    started: bool = False
     failed: bool = False
     refused: bool = False
     served_after_s: float | None = None
@@ -227,7 +229,7 @@ def _running(replica: Replica, job: SlurmJob, seen: ReplicaObservation, limits: 
         ends_s = job.start_s + job.suspended_s + job.time_limit_s
         replica = replica if replica.ends_s == ends_s else replace(replica, ends_s=ends_s)
     if replica.phase in (Phase.SUBMITTING, Phase.PENDING):
-        return Step(replace(replica, restarts=job.restarts).to(Phase.STARTING, now_s), "started")
+        return Step(replace(replica, restarts=job.restarts).to(Phase.STARTING, now_s), "started", started=True)
     if replica.restarts != job.restarts and replica.phase in LIVE:  # requeued and running again since the last listing
         return Step(_again(replica, job, now_s).to(Phase.STARTING, now_s), "requeued")
     if replica.phase is Phase.STARTING:

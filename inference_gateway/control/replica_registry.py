@@ -5,10 +5,10 @@ At start the replicas are those that Slurm has; the state file only adds what Sl
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from inference_gateway.control.moves import ClassifiedReplicas, Moves
 from inference_gateway.control.replica import (
     ACTIVE,
     LIVE,
@@ -19,7 +19,7 @@ from inference_gateway.control.replica import (
     ReplicaObservation,
     step,
 )
-from inference_gateway.control.service import ClassifiedReplicas, Moves, ServiceControl
+from inference_gateway.control.service import ServiceControl
 from inference_gateway.control.state import EventLog
 from inference_gateway.model import ServerState
 from inference_gateway.replicas.submission import new_name, parse_tag
@@ -27,9 +27,6 @@ from slurm_plugin.client.records import SlurmJob
 
 _FORGOTTEN = Limits(start_limit_s=1.0, drain_deadline_s=1.0, down_limit_s=1.0)
 """Limits for replicas of a service that has been removed from the configuration."""
-
-_UNWRITTEN = 3
-"""Files that cannot be written count as at most so many refusals: on a full disk the next try is within 20 s."""
 
 
 class ReplicaRegistry:
@@ -79,8 +76,7 @@ class ReplicaRegistry:
         if replica is None:
             return
         if service := self._services.get(replica.service):
-            most = sys.maxsize if by_slurm else _UNWRITTEN
-            service.attempts = service.attempts.refused(replica.asked_s, now_s, most)
+            service.refused(replica.asked_s, now_s, by_slurm=by_slurm)
         what = "submission refused" if by_slurm else "files not written"
         self._events.note(what, replica.service, replica=name, reason=why)
 
@@ -101,18 +97,9 @@ class ReplicaRegistry:
             self._events.note(
                 done.event, replica.service, replica=replica.name, job=job_id, reason=reason, after_s=after_s
             )
-        if service and done.event == "started":
-            service.started(now_s - replica.asked_s)
-        if service and done.served_after_s is not None:
-            service.served(done.served_after_s, load_s=now_s - replica.since_s)
-        proved_s = done.replica.proved_s(now_s) if done.replica else None
-        if service and replica.generation == service.generation:
-            if proved_s:
-                service.attempts = service.attempts.succeeded(proved_s)
-            if done.refused:
-                service.attempts = service.attempts.refused(replica.asked_s, now_s)
-            if done.failed:
-                self._failed(service, replica, now_s)
+        if service and service.learn(replica, done, now_s):
+            why = f"{service.attempts.failures} starts failed in a row; `sexplsched gateway scale` tries again"
+            self._events.note("given up", service.name, reason=why)
 
     def move(
         self, service: ServiceControl, found: ClassifiedReplicas, moves: Moves, why: str, now_s: float
@@ -131,7 +118,7 @@ class ReplicaRegistry:
         for replica, reason in moves.drain:
             is_well = replica.sick_s is None and replica.failing_s is None
             if replica in found.serving and is_well:  # until it was not needed any more
-                service.attempts = service.attempts.succeeded(replica.asked_s)
+                service.proved(replica.asked_s)
             self._replicas[replica.name] = replica.to(Phase.DRAINING, now_s, reason)
             reasons = f"{reason}: {why}"
             self._events.note("draining", service.name, replica=replica.name, job=replica.job_id, reason=reasons)
@@ -142,13 +129,6 @@ class ReplicaRegistry:
         self._replicas[replica.name] = ending
         self._events.note("cancelled", replica.service, replica=replica.name, job=replica.job_id, reason=reason)
         return ending
-
-    def _failed(self, service: ServiceControl, replica: Replica, now_s: float) -> None:
-        before = service.given_up
-        service.attempts = service.attempts.failed(replica.asked_s, now_s)
-        if service.given_up and not before:
-            why = f"{service.attempts.failures} starts failed in a row; `sexplsched gateway scale` tries again"
-            self._events.note("given up", service.name, reason=why)
 
 
 def adopted(

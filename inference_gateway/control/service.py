@@ -1,15 +1,16 @@
-"""One service in the control plane: its observations, its rule's decision, and the moves that follow from it."""
+"""One service in the control plane: its history, what its rule is told of it, and what the rule decides."""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from inference_gateway.accepted import retry_after_s
-from inference_gateway.control import service as fleet
-from inference_gateway.control.replica import COMING, LIVE, Limits, Phase, Replica
+from inference_gateway.control.moves import ClassifiedReplicas, Moves, classify, moves
+from inference_gateway.control.replica import Limits, Phase, Replica, Step
 from inference_gateway.control.start_times import EstimateLog, ReplicaStart, StartTimes, WaitingLine, quantile
 from inference_gateway.control.state import Attempts, ServiceMemory
 from inference_gateway.model import Capacity, Decision, Observation, ReplicaLoad, StartForecast, Traffic
@@ -17,113 +18,6 @@ from inference_gateway.scaling.measured import KV_CACHE_LIMIT, MeasuredRule
 from inference_gateway.scaling.rules import BoundedRule, Bounds, build
 from inference_gateway.sections import ServiceSection
 from slurm_plugin.client.records import SlurmJob
-
-
-@dataclass(frozen=True, slots=True)
-class ClassifiedReplicas:
-    """The replicas of a service by their use: `expiring` ones need a successor, `leaving` ones drain or end."""
-
-    serving: tuple[Replica, ...]
-    coming: tuple[Replica, ...]
-    expiring: tuple[Replica, ...]
-    leaving: tuple[Replica, ...]
-
-    @property
-    def present(self) -> int:
-        """The number of replicas that stay: serving and coming."""
-        return len(self.serving) + len(self.coming)
-
-    @property
-    def outgoing(self) -> tuple[Replica, ...]:
-        """The expiring replicas that serve."""
-        return tuple(replica for replica in self.expiring if replica.phase is Phase.SERVING)
-
-    def unreplaced(self, wanted: int | None) -> int:
-        """How many of the outgoing ones have no successor yet, where `wanted` replicas were wanted last.
-
-        Without a last decision, as after a restart, the coming replicas are taken for successors.
-        """
-        missing = len(self.outgoing) - len(self.coming) if wanted is None else wanted - self.present
-        return min(max(0, missing), len(self.outgoing))
-
-
-@dataclass(frozen=True, slots=True)
-class Moves:
-    """What to do now. `start` is a number; the others are replicas with reasons."""
-
-    start: int = 0
-    cancel: tuple[tuple[Replica, str], ...] = ()
-    drain: tuple[tuple[Replica, str], ...] = ()
-
-
-def classify(
-    replicas: Sequence[Replica], generation: str, start_s: float, drain_s: float, now_s: float
-) -> ClassifiedReplicas:
-    """Classify the replicas. A successor may need `start_s` to start, the last requests `drain_s` to finish."""
-    live = [replica for replica in replicas if replica.phase in LIVE]
-    expiring = {
-        replica.name
-        for replica in live
-        if replica.generation != generation or replica.replaceable or _ends_soon(replica, start_s + drain_s, now_s)
-    }
-    counted = [replica for replica in live if replica.name not in expiring]
-    return ClassifiedReplicas(
-        serving=tuple(replica for replica in counted if replica.phase is Phase.SERVING),
-        coming=tuple(replica for replica in counted if replica.phase in COMING),
-        expiring=tuple(replica for replica in live if replica.name in expiring),
-        leaving=tuple(replica for replica in replicas if replica.phase not in LIVE),
-    )
-
-
-def _ends_soon(replica: Replica, notice_s: float, now_s: float) -> bool:
-    if replica.phase is not Phase.SERVING or replica.ends_s is None or replica.limit_s is None:
-        return False  # one that still starts in its last minutes is on the way to a failed start
-    # With a time limit shorter than the notice every replica would be replaced as soon as it starts.
-    return replica.ends_s - now_s < min(notice_s, replica.limit_s / 2)
-
-
-def moves(found: ClassifiedReplicas, wanted: int, startable: int, in_flight: Mapping[str, int]) -> Moves:
-    """The moves that bring a service to `wanted` replicas. At most `startable` are started; `in_flight` is by name."""
-    cancel, drain = _retire(found, wanted, in_flight)
-    missing = wanted - found.present
-    if missing > 0:
-        return Moves(min(missing, startable), cancel, drain)
-    fewer_cancel, fewer_drain = _fewer(found, -missing, in_flight)
-    return Moves(0, cancel + fewer_cancel, drain + fewer_drain)
-
-
-def _retire(
-    found: ClassifiedReplicas, wanted: int, in_flight: Mapping[str, int]
-) -> tuple[tuple[tuple[Replica, str], ...], tuple[tuple[Replica, str], ...]]:
-    """Expiring replicas that are no longer needed: those that do not serve yet, and those with a serving successor."""
-    idle = tuple((replica, "of an earlier configuration") for replica in found.expiring if replica.phase in COMING)
-    spare = max(0, len(found.serving) + len(found.outgoing) - wanted)
-    outgoing = sorted(
-        found.outgoing, key=lambda replica: (_ends(replica), in_flight.get(replica.name, 0), replica.name)
-    )
-    return idle, tuple((replica, "replaced by a new one") for replica in outgoing[:spare])
-
-
-def _fewer(
-    found: ClassifiedReplicas, count: int, in_flight: Mapping[str, int]
-) -> tuple[tuple[tuple[Replica, str], ...], tuple[tuple[Replica, str], ...]]:
-    """The `count` least useful replicas: first those not started, then burst, least loaded and soonest ending ones."""
-    # Replicas being submitted have no job yet that could be cancelled; they are considered again when they have.
-    order = {Phase.PENDING: 0, Phase.STARTING: 1}
-    coming = [replica for replica in found.coming if replica.phase in order]
-    coming.sort(key=lambda replica: (order[replica.phase], not replica.burst, -replica.asked_s, replica.name))
-    cancel = tuple((replica, "not needed any more") for replica in coming[:count])
-    under_way = len(found.coming) - len(coming)
-    rest = max(0, count - len(cancel) - under_way)
-    serving = sorted(
-        found.serving,
-        key=lambda replica: (not replica.burst, in_flight.get(replica.name, 0), _ends(replica), replica.name),
-    )
-    return cancel, tuple((replica, "not needed any more") for replica in serving[:rest])
-
-
-def _ends(replica: Replica) -> float:
-    return math.inf if replica.ends_s is None else replica.ends_s
 
 
 class TrafficCounter:
@@ -151,13 +45,14 @@ class TrafficCounter:
 _NO_LOADS: Mapping[str, ReplicaLoad] = MappingProxyType({})
 KEPT_STARTS = 50
 KEPT_ESTIMATES = 400
+_UNWRITTEN = 3
+"""Files that cannot be written count as at most so many refusals: on a full disk the next try is within 20 s."""
 
 
 class ServiceControl:
     """The state of one service: its rule, its failed starts, its start times.
 
     Attributes:
-        attempts: consecutive failed starts of this configuration.
         decision: the latest decision, None before the first.
         observation: the observation from which it was made.
         next_in_s: seconds until the next replica serves; None if none is starting.
@@ -169,7 +64,7 @@ class ServiceControl:
         self.name = name
         self.section = section
         self.generation = section.generation()
-        self.attempts = memory.attempts if memory.generation == self.generation else Attempts()
+        self._attempts = memory.attempts if memory.generation == self.generation else Attempts()
         self.decision: Decision | None = None
         self.observation: Observation | None = None
         self._starts_s = memory.starts_s
@@ -181,7 +76,7 @@ class ServiceControl:
         self.next_in_s: float | None = None
         self._estimated = False
         # Whoever was told that nothing will start is told otherwise; None: nothing has to be told yet.
-        self._forecast = None if self.attempts == memory.attempts else StartForecast(0)
+        self._forecast = None if self._attempts == memory.attempts else StartForecast(0)
         self._queue_s: float | None = None
         self._traffic = TrafficCounter()
         self._adopted_s = self._decided_s = self._clock_s = now_s
@@ -207,9 +102,14 @@ class ServiceControl:
         return self._minimum
 
     @property
+    def attempts(self) -> Attempts:
+        """The consecutive failed starts of this configuration."""
+        return self._attempts
+
+    @property
     def given_up(self) -> bool:
         """Whether so many starts have failed that no more are made until an operator intervenes."""
-        return self.attempts.given_up(self.section.scale.attempts)
+        return self._attempts.given_up(self.section.scale.attempts)
 
     @property
     def start_s(self) -> float:
@@ -256,7 +156,7 @@ class ServiceControl:
     def memory(self) -> ServiceMemory:
         """The state to save."""
         known = (self._starts_s, self._waits_s, self._loads_s, self._foretold, self.generation)
-        return ServiceMemory(self.attempts, *known)
+        return ServiceMemory(self._attempts, *known)
 
     def _compare_estimates(self, coming: Sequence[Replica], starts: Sequence[ReplicaStart], now_s: float) -> None:
         """Record Slurm's estimates of each job's wait and, once it has started, its actual wait."""
@@ -268,15 +168,35 @@ class ServiceControl:
             else:
                 self._estimates.note(replica.name, now_s, start, self._foretold)
 
-    def started(self, after_s: float) -> None:
-        """Record that a replica's job has started, `after_s` after its submission."""
-        self._waits_s = (*self._waits_s, after_s)[-KEPT_STARTS:]
+    def learn(self, replica: Replica, done: Step, now_s: float) -> bool:
+        """Learn from a step of a replica, `replica` before it; returns whether the service has just given up.
 
-    def served(self, after_s: float, load_s: float) -> None:
-        """Record that a replica serves, `after_s` after its submission and `load_s` after the start of its job."""
-        self._starts_s = (*self._starts_s, after_s)[-KEPT_STARTS:]
-        self._loads_s = (*self._loads_s, load_s)[-KEPT_STARTS:]
-        self._rule.calibrate(self._capacity())
+        Start times of earlier configurations count too, their failures and successes do not.
+        """
+        if done.started:
+            self._waits_s = (*self._waits_s, now_s - replica.asked_s)[-KEPT_STARTS:]
+        if done.served_after_s is not None:
+            self._starts_s = (*self._starts_s, done.served_after_s)[-KEPT_STARTS:]
+            self._loads_s = (*self._loads_s, now_s - replica.since_s)[-KEPT_STARTS:]
+            self._rule.calibrate(self._capacity())
+        if replica.generation != self.generation:
+            return False
+        before = self.given_up
+        if proved_s := done.replica.proved_s(now_s) if done.replica else None:
+            self.proved(proved_s)
+        if done.refused:
+            self.refused(replica.asked_s, now_s)
+        if done.failed:
+            self._attempts = self._attempts.failed(replica.asked_s, now_s)
+        return self.given_up and not before
+
+    def refused(self, asked_s: float, now_s: float, *, by_slurm: bool = True) -> None:
+        """Count a replica of `asked_s` that Slurm refused or, if not `by_slurm`, whose files could not be written."""
+        self._attempts = self._attempts.refused(asked_s, now_s, sys.maxsize if by_slurm else _UNWRITTEN)
+
+    def proved(self, at_s: float) -> None:
+        """Record that a start has proved successful at `at_s`: it ends a row of earlier failures."""
+        self._attempts = self._attempts.succeeded(at_s)
 
     def set_minimum(self, minimum: int) -> None:
         """Set the minimum, by command, up to the configured maximum."""
@@ -286,11 +206,11 @@ class ServiceControl:
 
     def try_again(self) -> None:
         """Forget failed starts, because an operator has intervened."""
-        self.attempts = Attempts()
+        self._attempts = Attempts()
 
     def classify(self, replicas: Sequence[Replica], now_s: float) -> ClassifiedReplicas:
         """The service's replicas, classified."""
-        return fleet.classify(replicas, self.generation, self.slow_start_s, self.section.drain_deadline_s, now_s)
+        return classify(replicas, self.generation, self.slow_start_s, self.section.drain_deadline_s, now_s)
 
     def decide(
         self, found: ClassifiedReplicas, traffic: Traffic, now_s: float, loads: Mapping[str, ReplicaLoad] = _NO_LOADS
@@ -331,8 +251,8 @@ class ServiceControl:
         """The moves that reach the wanted number. Successors count for `max` and `max_pending` as any new replica."""
         bounds, coming = self._rule.bounds, len(found.coming)
         room = max(0, min(bounds.max_pending - coming, bounds.maximum - found.present))
-        startable = self.attempts.startable(wanted, coming, self.section.scale.attempts, now_s)
-        return fleet.moves(found, wanted, min(room, startable), in_flight)
+        startable = self._attempts.startable(wanted, coming, self.section.scale.attempts, now_s)
+        return moves(found, wanted, min(room, startable), in_flight)
 
     def _start_quantile_s(self, share: float) -> float:
         if not self._starts_s:

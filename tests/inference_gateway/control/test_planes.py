@@ -8,15 +8,15 @@ import pytest
 import yaml
 
 from inference_gateway.control import state
-from inference_gateway.control.data_plane_sync import DataPlaneSync, WithoutBatches
-from inference_gateway.control.planes import NO_MORE_S, Follower, LeavingPlanes, Orders, OtherPlane, PlaneReport
+from inference_gateway.control.data_plane_sync import DataPlaneSync, Orders, WithoutBatches
+from inference_gateway.control.planes import NO_MORE_S, Follower, LeavingPlanes, OtherPlane, PlaneReport
 from inference_gateway.control.replica import Phase, Replica
 from inference_gateway.control.report import router_endpoints
 from inference_gateway.control.state import EventLog
 from inference_gateway.errors import RefusedError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.model import BatchLoad, ServerState, StartForecast, Traffic
-from tests.inference_gateway.control.doubles import FakePlane
+from tests.inference_gateway.control.doubles import FakePlane, Rig
 from tests.slurm_kit import NOW_S
 
 SERVING = Replica("chat", "chat-1", "g", Phase.SERVING, NOW_S, NOW_S, job_id=7, host="10.0.0.1", port=20001)
@@ -181,6 +181,29 @@ def test_a_follower_applies_the_leaders_servers(paths: GatewayPaths) -> None:
     told = state.read(paths.of(2).plane, PlaneReport)
     assert told is not None
     assert (told.orders_s, told.run_directory) == (NOW_S + 2, "/run/2")
+
+
+def test_all_orders_are_carried_out_and_given_once(paths: GatewayPaths) -> None:
+    plane = FakePlane()
+    sync = DataPlaneSync(plane, {"chat": 4}, EventLog(paths.events))
+    orders = Orders(NOW_S, (SERVING,), {"chat": StartForecast(9)}, {"bob": 5}, {"chat": 4000.0})
+    for _ in range(2):
+        sync.carry_out(orders, plane.servers())
+    assert [(server.name, server.port) for server in plane.servers()] == [("chat-1", 20001)]
+    assert (plane.told, plane.held_back) == ([("chat", StartForecast(9))], {"bob": 5})
+    assert plane.read_rates == [("chat", 4000.0)]
+    sync.carry_out(replace(orders, replicas=(DRAINING,), held_back={}), plane.servers())
+    assert (plane.table["chat-1"].state, plane.held_back) == ("draining", {})
+
+
+def test_the_leader_follows_its_own_orders_as_the_follower_does(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, job={"second": {"port": 8081}})
+    rig.serve(1)
+    plane = FakePlane()
+    sync = DataPlaneSync(plane, {"chat": 2}, EventLog(rig.paths.events))
+    Follower(sync, rig.paths.of(2), "/run/2", {"chat": 2}).tick(rig.now_s)
+    assert (plane.table, plane.told) == (rig.plane.table, rig.plane.told)
+    assert (len(plane.table), len(plane.told)) == (1, 1)
 
 
 def test_reading_rates_are_sent_when_they_change(paths: GatewayPaths) -> None:

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 
 from inference_gateway.control import state
+from inference_gateway.control.moves import ClassifiedReplicas
 from inference_gateway.control.replica import Phase
 from inference_gateway.control.report import ServiceReport
-from inference_gateway.control.service import ClassifiedReplicas
 from inference_gateway.control.state import Attempts, Memory
 from inference_gateway.model import Traffic
 from tests.inference_gateway.control.doubles import Rig
-from tests.inference_gateway.control.test_fleet import replica, sorted_out
+from tests.inference_gateway.control.test_moves import replica, sorted_out
 
 NOTICE_S = 62
 """Less than a start (some seconds here) and the drain deadline (60 s)."""
@@ -240,7 +240,7 @@ def test_what_is_left_of_a_lowered_maximum_is_replaced_within_it(tmp_path: Path)
     assert second(rig, 16).coming == 4
 
 
-def fleet(serving: int, coming: int, expiring: int) -> ClassifiedReplicas:
+def classified(serving: int, coming: int, expiring: int) -> ClassifiedReplicas:
     return sorted_out(
         *(replica(f"s{number}") for number in range(serving)),
         *(replica(f"c{number}", Phase.STARTING) for number in range(coming)),
@@ -265,4 +265,4 @@ def fleet(serving: int, coming: int, expiring: int) -> ClassifiedReplicas:
 def test_expiring_replicas_without_a_successor_are_those_missing_of_the_wanted_ones(
     serving: int, coming: int, expiring: int, wanted: int | None, unreplaced: int
 ) -> None:
-    assert fleet(serving, coming, expiring).unreplaced(wanted) == unreplaced
+    assert classified(serving, coming, expiring).unreplaced(wanted) == unreplaced

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from inference_gateway.control.moves import Moves
 from inference_gateway.control.replica import Phase, Replica, ReplicaObservation
 from inference_gateway.control.replica_registry import ReplicaRegistry
-from inference_gateway.control.service import Moves, ServiceControl
+from inference_gateway.control.service import ServiceControl
 from inference_gateway.control.state import EventLog
 from tests.inference_gateway.control.doubles import job
-from tests.inference_gateway.control.test_service import NOW_S, control
+from tests.inference_gateway.control.test_service import NOW_S, control, failed
 
 
 class Log:
@@ -103,7 +104,7 @@ def test_leaving_replicas_are_cancelled_or_drained_with_a_reason(tmp_path: Path)
 
 def test_a_start_is_measured_and_after_a_minute_resets_the_count_of_failures(tmp_path: Path) -> None:
     log = Log(tmp_path, replica(Phase.STARTING, host="n1", port=1))
-    log.service.attempts = log.service.attempts.failed(0.0, 1.0)
+    failed(log.service, 0.0, 1.0)
     running = job(7, "chat-1", "", state="RUNNING")
     log.registry.step(log.replica(), ReplicaObservation(running, NOW_S, answered=True), NOW_S + 2.34)
     assert log.replica().phase is Phase.SERVING
@@ -118,7 +119,7 @@ def test_a_start_is_measured_and_after_a_minute_resets_the_count_of_failures(tmp
 @pytest.mark.parametrize("checks", [{"passed": False}, {"server_up": False}])
 def test_a_start_has_not_proved_successful_while_its_health_checks_fail(tmp_path: Path, checks: dict[str, Any]) -> None:
     log = Log(tmp_path, replica(Phase.SERVING, host="n1", port=1))
-    log.service.attempts = log.service.attempts.failed(0.0, 1.0)
+    failed(log.service, 0.0, 1.0)
     running = job(7, "chat-1", "", state="RUNNING")
     for second in (50, 61):
         log.registry.step(log.replica(), ReplicaObservation(running, NOW_S, **checks), NOW_S + second)

@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from inference_gateway import services
-from inference_gateway.control.replica import Phase, Replica
+from inference_gateway.control.replica import Phase, Replica, Step
 from inference_gateway.control.service import KEPT_STARTS, ServiceControl
 from inference_gateway.control.start_times import WaitingLine
-from inference_gateway.control.state import Attempts, ServiceMemory
+from inference_gateway.control.state import ServiceMemory
 from inference_gateway.model import Observation, Traffic
 from inference_gateway.scaling.measured import MeasuredRule
 from inference_gateway.sections import ServiceSection
@@ -43,6 +43,18 @@ def replicas(service: ServiceControl, *phases: Phase, **fields: Any) -> list[Rep
 def decide(service: ServiceControl, present: int, in_flight: int, now_s: float, queued: int = 0) -> int:
     found = service.classify(replicas(service, *[Phase.SERVING] * present), now_s)
     return service.decide(found, Traffic("chat", 0, 0, in_flight, queued), now_s).replicas
+
+
+def served(service: ServiceControl, after_s: float, load_s: float = 1.0) -> None:
+    """A replica serves, `after_s` after its submission and `load_s` after the start of its job."""
+    (one,) = replicas(service, Phase.STARTING)
+    service.learn(one, Step(one, served_after_s=after_s), NOW_S + load_s)
+
+
+def failed(service: ServiceControl, asked_s: float, now_s: float) -> bool:
+    """A replica's start fails; returns whether the service gives up now."""
+    (one,) = replicas(service, Phase.PENDING)
+    return service.learn(replace(one, asked_s=asked_s), Step(None, failed=True), now_s)
 
 
 def test_a_scaling_rule_gets_counts_of_requests_and_replicas() -> None:
@@ -140,8 +152,18 @@ class TestStartTimes:
     def test_the_median_and_a_high_quantile_of_measured_starts_are_used(self) -> None:
         service = control()
         for seconds in (50, 10, 20, 40, 30, 60, 70, 80, 100, 90):
-            service.served(seconds, load_s=1.0)
+            served(service, seconds)
         assert (service.start_s, service.slow_start_s) == (50, 90)
+
+    @pytest.mark.parametrize("generation", ["", "of before"])
+    def test_waits_in_slurms_queue_are_learnt_whatever_the_event_log_calls_a_start(self, generation: str) -> None:
+        service = control()
+        (one,) = replicas(service, Phase.PENDING)
+        one = replace(one, generation=generation or service.generation)
+        starting = one.to(Phase.STARTING, NOW_S + 7)
+        service.learn(one, Step(starting, "its job runs", started=True), NOW_S + 7)
+        service.learn(one, Step(starting, "started"), NOW_S + 9)
+        assert service.memory().waits_s == (7.0,)
 
     @pytest.mark.parametrize(
         ("present", "queued", "told_s"), [(1, 0, 1), (1, 200, 20), (1, 100_000, 120), (2, 200, 300), (0, 200, 300)]
@@ -151,7 +173,7 @@ class TestStartTimes:
     ) -> None:
         """Where one replica is there no other may be. It answers 10 requests a second."""
         service = control(max=1 if present == 1 else 3)
-        service.served(300.0, load_s=1.0)
+        served(service, 300.0)
         decide(service, present, 0, NOW_S, queued)
         forecast = service.forecast()
         assert forecast is not None
@@ -160,7 +182,7 @@ class TestStartTimes:
     def test_a_successor_that_only_replaces_is_no_reason_to_wait_for_its_start(self) -> None:
         """It takes 300 s, but the replica that it replaces serves until then, 10 requests a second."""
         service = control(max=1)
-        service.served(300.0, load_s=300.0)
+        served(service, 300.0, load_s=300.0)
         outgoing, coming = replicas(service, Phase.SERVING, Phase.STARTING)
         found = service.classify([replace(outgoing, generation="of before"), coming], NOW_S)
         service.expect(found.coming, {}, WaitingLine(), NOW_S)
@@ -171,7 +193,7 @@ class TestStartTimes:
 
     def test_refused_clients_are_told_another_length_of_the_queue_once_it_differs_by_half(self) -> None:
         """Each change is written and sent; that a service has given up is, too, whatever the queue."""
-        service = control(max=1)
+        service = control(max=1, attempts=1)
         found = service.classify(replicas(service, Phase.SERVING), NOW_S)
         told = []
         lengths = (40, 51, 38, 60, 61, 40, 30, 5, 100_000, 1000)
@@ -179,7 +201,7 @@ class TestStartTimes:
             came, refused = sum(lengths[: count + 1]), sum(lengths[:count])
             service.decide(found, Traffic("chat", came, refused, 0, queued), NOW_S + count)
             told.append(service.forecast())
-        service.attempts = Attempts(failures=99)
+        failed(service, NOW_S, NOW_S)
         told.append(service.forecast())
         known = [(one.retry_after_s, one.given_up) for one in told if one is not None]
         assert known == [*[(seconds, False) for seconds in (4, 4, 4, 4, 7, 7, 3, 1, 120, 120)], (120, True)]
@@ -187,7 +209,7 @@ class TestStartTimes:
     def test_the_latest_start_times_survive_a_restart(self) -> None:
         service = control()
         for seconds in range(KEPT_STARTS + 5):
-            service.served(float(seconds), load_s=1.0)
+            served(service, float(seconds))
         memory = service.memory()
         assert memory.starts_s == tuple(float(seconds) for seconds in range(5, KEPT_STARTS + 5))
         assert control(memory).start_s == service.start_s
@@ -196,8 +218,8 @@ class TestStartTimes:
         service = control(ServiceMemory(starts_s=(77.0,)))
         told: list[float] = []
         monkeypatch.setattr(MeasuredRule, "calibrate", lambda _rule, capacity: told.append(capacity.start_s))
-        service.served(99.0, load_s=1.0)
-        service.served(99.0, load_s=1.0)
+        served(service, 99.0)
+        served(service, 99.0)
         assert told == [77.0, 99.0]
 
     def test_starts_under_way_count_with_the_time_they_have_taken(self) -> None:
@@ -255,7 +277,7 @@ class TestAMinimumSetByCommand:
 class TestFailedStarts:
     def test_failed_starts_delay_new_starts_but_no_draining(self) -> None:
         service = control()
-        service.attempts = Attempts().failed(NOW_S, NOW_S)
+        failed(service, NOW_S, NOW_S)
         four = service.classify(replicas(service, *[Phase.SERVING] * 4), NOW_S)
         assert service.moves(four, 8, {}, NOW_S + 1).start == 0
         assert service.moves(four, 8, {}, NOW_S + 5).start == 1
@@ -265,19 +287,40 @@ class TestFailedStarts:
 
     def test_after_a_failure_one_replica_starts_at_a_time_until_one_has_proved_able(self) -> None:
         service = control()
-        service.attempts = Attempts().failed(NOW_S, NOW_S)
+        failed(service, NOW_S, NOW_S)
         coming = service.classify(replicas(service, Phase.SUBMITTING), NOW_S)
         assert service.moves(coming, 8, {}, NOW_S + 600).start == 0
-        service.served(5.0, load_s=1.0)
+        served(service, 5.0)
         assert service.moves(coming, 8, {}, NOW_S + 600).start == 0
-        service.attempts = service.attempts.succeeded(NOW_S + 65)
+        service.proved(NOW_S + 65)
         assert service.moves(coming, 8, {}, NOW_S + 600).start == 7
+
+    def test_files_that_cannot_be_written_delay_the_next_start_by_less_than_refusals_of_slurm(self) -> None:
+        by_slurm, unwritten = control(), control()
+        for number in range(9):
+            asked_s = NOW_S + 100 * number
+            by_slurm.refused(asked_s, asked_s + 1)
+            unwritten.refused(asked_s, asked_s + 1, by_slurm=False)
+        assert (by_slurm.attempts.wait_s, unwritten.attempts.wait_s) == (600, 20)
+
+    def test_what_becomes_of_an_earlier_configuration_proves_nothing(self) -> None:
+        service = control(attempts=1)
+        (one,) = replicas(service, Phase.SERVING)
+        before = replace(one, generation="of before")
+        assert not service.learn(before, Step(None, failed=True, refused=True), NOW_S + 1)
+        assert (service.attempts.failures, service.attempts.refusals) == (0, 0)
+        failed(service, NOW_S, NOW_S)
+        service.learn(before, Step(before), NOW_S + 100)
+        assert service.given_up
+        service.learn(one, Step(one), NOW_S + 100)
+        assert not service.given_up
 
     def test_a_service_gives_up_after_the_configured_failures_also_after_a_restart(self) -> None:
         service = control(attempts=2)
         for start_s in (0, 100):
             assert not service.given_up
-            service.attempts = service.attempts.failed(NOW_S + start_s, NOW_S + start_s + 1)
+            assert failed(service, NOW_S + start_s, NOW_S + start_s + 1) == (start_s == 100)
         assert service.given_up
         assert control(service.memory(), attempts=2).given_up
         assert not control(service.memory(), attempts=3).given_up
+        assert not failed(service, NOW_S + 200, NOW_S + 201), "it has given up before"

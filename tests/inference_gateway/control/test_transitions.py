@@ -190,7 +190,7 @@ class TestAJobThatRuns:
     def test_a_pending_replica_whose_job_runs_is_starting(self, state: str) -> None:
         done = after(replica(Phase.PENDING), seen(listed(state, start_s=NOW_S - 3, restarts=1)), NOW_S + 5)
         started = replace(replica(Phase.PENDING, restarts=1, ends_s=NOW_S + 3597).to(Phase.STARTING, NOW_S + 5))
-        assert done == Step(started, "started")
+        assert done == Step(started, "started", started=True)
 
     def test_a_changed_time_limit_changes_the_end_of_a_replica(self) -> None:
         one = replica(Phase.SERVING, ends_s=NOW_S + 3600)

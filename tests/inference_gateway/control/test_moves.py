@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference_gateway.control.moves import ClassifiedReplicas, Moves, classify, moves
 from inference_gateway.control.replica import LIVE, Phase, Replica
-from inference_gateway.control.service import ClassifiedReplicas, Moves, classify, moves
 from inference_gateway.control.state import Attempts
 
 NOW_S = 1000.0
@@ -75,7 +75,7 @@ def test_the_replica_that_ends_first_leaves_first() -> None:
 
 
 def test_pending_leave_before_starting_before_serving_and_burst_before_others() -> None:
-    fleet = sorted_out(
+    found = sorted_out(
         replica("serving"),
         replica("burst", burst=True),
         replica("a-starting", Phase.STARTING),
@@ -88,19 +88,19 @@ def test_pending_leave_before_starting_before_serving_and_burst_before_others() 
         (1, ["pending-burst", "pending", "a-starting"], ["burst"]),
         (0, ["pending-burst", "pending", "a-starting"], ["burst", "serving"]),
     ):
-        done = moves(fleet, wanted, 9, {})
+        done = moves(found, wanted, 9, {})
         assert (names(done.cancel), names(done.drain)) == (cancelled, drained)
 
 
 def test_a_submission_under_way_counts_as_a_replica() -> None:
-    fleet = sorted_out(replica("a"), replica("b"), replica("c", Phase.SUBMITTING))
-    assert names(moves(fleet, 2, 9, {}).drain) == []
+    found = sorted_out(replica("a"), replica("b"), replica("c", Phase.SUBMITTING))
+    assert names(moves(found, 2, 9, {}).drain) == []
 
 
 def test_the_least_loaded_leaves_first_then_the_one_that_ends_first() -> None:
-    fleet = sorted_out(replica("a"), replica("b"), replica("c", ends_s=NOW_S + 9999, limit_s=20000.0))
-    assert names(moves(fleet, 2, 9, {"a": 3, "b": 1, "c": 2}).drain) == ["b"]
-    assert names(moves(fleet, 2, 9, {}).drain) == ["c"]
+    found = sorted_out(replica("a"), replica("b"), replica("c", ends_s=NOW_S + 9999, limit_s=20000.0))
+    assert names(moves(found, 2, 9, {"a": 3, "b": 1, "c": 2}).drain) == ["b"]
+    assert names(moves(found, 2, 9, {}).drain) == ["c"]
 
 
 @given(
@@ -126,12 +126,12 @@ def test_the_least_loaded_leaves_first_then_the_one_that_ends_first() -> None:
     st.integers(0, 12),
     st.integers(0, 12),
 )
-def test_moves_reach_the_wanted_number_and_never_fall_below(fleet: list[Replica], wanted: int, startable: int) -> None:
-    found = sorted_out(*fleet)
+def test_moves_reach_the_wanted_number_and_never_fall_below(have: list[Replica], wanted: int, startable: int) -> None:
+    found = sorted_out(*have)
     done = moves(found, wanted, startable, {})
     touched = names(done.cancel) + names(done.drain)
     assert len(touched) == len(set(touched))
-    assert set(touched) <= {one.name for one in fleet if one.phase in LIVE}
+    assert set(touched) <= {one.name for one in have if one.phase in LIVE}
     assert 0 <= done.start <= startable
     left = found.present + done.start - sum(one.name in touched for one in (*found.serving, *found.coming))
     assert left >= min(wanted, found.present + startable)
