@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from inference_gateway import services
-from inference_gateway.control.loop import ControlPlane
+from inference_gateway.control.control_plane import ControlPlane
 from inference_gateway.control.report import Report, ServiceReport
 from inference_gateway.errors import NotRunningError
 from inference_gateway.gateway_paths import GatewayPaths
