@@ -14,6 +14,7 @@ from inference_gateway.control.replica import Limits, Phase, Replica, Step
 from inference_gateway.control.start_times import EstimateLog, ReplicaStart, StartTimes, WaitingLine, quantile
 from inference_gateway.control.state import Attempts, ServiceMemory
 from inference_gateway.model import Capacity, Decision, Observation, ReplicaLoad, StartForecast, Traffic
+from inference_gateway.replicas import submission
 from inference_gateway.scaling.measured import KV_CACHE_LIMIT, MeasuredRule
 from inference_gateway.scaling.rules import BoundedRule, Bounds, build
 from inference_gateway.sections import ServiceSection
@@ -210,7 +211,9 @@ class ServiceControl:
 
     def classify(self, replicas: Sequence[Replica], now_s: float) -> ClassifiedReplicas:
         """The service's replicas, classified."""
-        return classify(replicas, self.generation, self.slow_start_s, self.section.drain_deadline_s, now_s)
+        # Its signal drains a replica, whether it has a successor or not.
+        notice_s = max(self.section.drain_deadline_s, submission.EARLIEST_NOTICE_S)
+        return classify(replicas, self.generation, self.slow_start_s, notice_s, now_s)
 
     def decide(
         self, found: ClassifiedReplicas, traffic: Traffic, now_s: float, loads: Mapping[str, ReplicaLoad] = _NO_LOADS
