@@ -177,7 +177,7 @@ class Activator:
             try:
                 endpoint = await line.acquire(deadline_s)
             except GivenUpError:
-                return _refused("the replicas of this service fail to start", retry_after)
+                return _refused("no replica of this service will start", retry_after)
             except FullError:
                 return _refused("too many requests are waiting for a replica to start", retry_after)
             except TimeoutError:

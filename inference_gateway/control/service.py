@@ -122,13 +122,16 @@ class ServiceControl:
         """The 90th percentile of the start times: how early a successor has to be submitted."""
         return self._start_quantile_s(0.9)
 
-    def forecast(self) -> StartForecast | None:
-        """The forecast for refused clients; None while nothing is known beyond the configuration."""
-        queue_s = self._queue_s
-        if not (self._starts_s or self._estimated or self.given_up or self._forecast or queue_s is not None):
+    def forecast(self, *, closing: bool = False) -> StartForecast | None:
+        """The forecast for refused clients; None while nothing is known beyond the configuration.
+
+        Of a gateway that is `closing` no replica will start any more.
+        """
+        queue_s, given_up = self._queue_s, closing or self.given_up
+        if not (self._starts_s or self._estimated or given_up or self._forecast or queue_s is not None):
             return None
         start_s = self.start_s if self.next_in_s is None else _coarse(self.next_in_s)
-        self._forecast = StartForecast(retry_after_s(start_s if queue_s is None else queue_s), self.given_up)
+        self._forecast = StartForecast(retry_after_s(start_s if queue_s is None else queue_s), given_up)
         return self._forecast
 
     def _new_queue_s(self, seen: Observation) -> float | None:

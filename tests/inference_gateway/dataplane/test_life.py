@@ -417,6 +417,6 @@ def test_clients_of_a_service_that_gave_up_do_not_wait(directory: Path) -> None:
             assert waiting.result().status == 503, "also those that wait already"
         refused = rig.complete("chat")
         assert (refused.status, refused.headers["retry-after"]) == (503, "90")
-        assert "fail to start" in refused.json["error"]["message"]
+        assert "no replica of this service will start" in refused.json["error"]["message"]
         rig.plane.expect("chat", StartForecast(90))
         wait_until(lambda: 'given_up":true' not in rig.plane.files.starts.read_text())
