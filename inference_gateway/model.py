@@ -145,7 +145,7 @@ class Traffic:
 class StartForecast:
     """When a busy service may have another replica, or room in its queue, sent to clients as Retry-After.
 
-    `given_up`: after too many failed starts no replica will start.
+    `given_up`: no replica will start, after too many failed starts, or because the gateway closes.
     """
 
     retry_after_s: int

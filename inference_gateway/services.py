@@ -124,6 +124,9 @@ def _canary_faults(section: GatewaySection) -> Iterator[str]:
             yield f"{where}no other service {service.canary.service!r} ({known})"
         elif other.canary is not None:
             yield f"{where}{service.canary.service!r} has a canary of its own"
+        elif differing := set(service.paths) ^ set(other.paths):
+            # HAProxy asks whether the service that a client names opens a path, not which one answers.
+            yield f"{where}{service.canary.service!r} has other paths than {name!r} ({', '.join(sorted(differing))})"
 
 
 def _second_faults(section: GatewaySection) -> Iterator[str]:

@@ -17,6 +17,7 @@ import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -94,10 +95,13 @@ class Activator:
 
     def read_services(self) -> None:
         """`update` from the data plane's files. Raises `ActivatorError`."""
-        self.update(read_services(self._files.services))
+        known = read_services(self._files.services)
+        self.update(known)
         starts = read_starts(self._files.starts)
         for name, line in self.lines.items():
-            line.expect(starts.get(name, StartForecast(line.service.retry_after_s)))
+            forecast = starts.get(name, StartForecast(line.service.retry_after_s))
+            # Nobody starts replicas of a service that a reload has removed.
+            line.expect(forecast if name in known else replace(forecast, given_up=True))
 
     def _announcer(self, service: str) -> Callable[[int], None]:
         def announce(waiting: int) -> None:
@@ -177,7 +181,7 @@ class Activator:
             try:
                 endpoint = await line.acquire(deadline_s)
             except GivenUpError:
-                return _refused("the replicas of this service fail to start", retry_after)
+                return _refused("no replica of this service will start", retry_after)
             except FullError:
                 return _refused("too many requests are waiting for a replica to start", retry_after)
             except TimeoutError:

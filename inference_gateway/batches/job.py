@@ -24,6 +24,7 @@ from msgspec import Meta
 
 from inference_gateway.accepted import Accepted
 from inference_gateway.batches.store import Batch, Counts, Faults, LineFault, Owned
+from inference_gateway.dataplane.open_paths import opens
 from inference_gateway.dataplane.settings import ApiKey
 
 _SAVE_S = 1.0
@@ -178,7 +179,7 @@ def _service_fault(
     if one is None or one.batches == "none" or (key is not None and key.services and service not in key.services):
         why = f"no batches of {_cut(model)}: unknown, closed to them or to this key"
         return LineFault("model_not_found", why, number)
-    if endpoint not in one.paths:
+    if not opens(one.paths, endpoint):
         return LineFault("invalid_url", f"{service} has no open path {endpoint}", number, "url")
     return None
 

@@ -252,13 +252,12 @@ def status(*, services_path: Path, as_json: bool) -> None:
 def _print(shown: Report, url: str) -> None:
     click.echo(f"gateway {shown.gateway}: {url}{', closing' if shown.closing else ''}")
     click.echo("\n".join(lines(_SERVICE, map(_service, shown.services), room())))
-    replicas = [replica for service in shown.services for replica in service.replicas]
-    if any(replica.load for replica in replicas):
+    if any(replica.load for replica in shown.replicas):
         columns = (*_REPLICA[:5], *_LOAD, *_REPLICA[5:])
-        rows = [(*(row := _replica(replica))[:5], *_load(replica.load), *row[5:]) for replica in replicas]
+        rows = [(*(row := _replica(replica))[:5], *_load(replica.load), *row[5:]) for replica in shown.replicas]
         click.echo("\n" + "\n".join(lines(columns, rows, room())))
-    elif replicas:
-        click.echo("\n" + "\n".join(lines(_REPLICA, map(_replica, replicas), room())))
+    elif shown.replicas:
+        click.echo("\n" + "\n".join(lines(_REPLICA, map(_replica, shown.replicas), room())))
 
 
 def _service(service: ServiceReport) -> tuple[object, ...]:

@@ -136,7 +136,7 @@ class ControlPlane:
         self._metrics.update(self._registry.all(), now_s)
         new = self._decide(called or self._services, traffic, in_all, now_s, closing=closing)
         self._remember()
-        orders = self._orders(now_s)
+        orders = self._orders(now_s, closing=closing)
         if servers is not None:
             self._plane.carry_out(orders, servers)
         if self._other is not None:
@@ -178,10 +178,10 @@ class ControlPlane:
             traffic = self._without_batches.of(traffic, load, self._idle)
         return servers, traffic
 
-    def _orders(self, now_s: float) -> Orders:
+    def _orders(self, now_s: float, *, closing: bool) -> Orders:
         """What every HAProxy of this gateway is to do now."""
         replicas = self._registry.all()
-        known = {name: service.forecast() for name, service in self._services.items()}
+        known = {name: service.forecast(closing=closing) for name, service in self._services.items()}
         forecasts = {name: starts for name, starts in known.items() if starts is not None}
         self._usage.update(replicas, now_s)
         reading = dict(self._reading.update(replicas, now_s))

@@ -49,7 +49,7 @@ class Moves:
 def classify(
     replicas: Sequence[Replica], generation: str, start_s: float, drain_s: float, now_s: float
 ) -> ClassifiedReplicas:
-    """Classify the replicas. A successor may need `start_s` to start, the last requests `drain_s` to finish."""
+    """Classify the replicas. A successor may need `start_s` to start; from `drain_s` before its end one may drain."""
     live = [replica for replica in replicas if replica.phase in LIVE]
     expiring = {
         replica.name

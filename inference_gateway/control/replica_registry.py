@@ -11,7 +11,7 @@ from dataclasses import replace
 from inference_gateway.control.moves import ClassifiedReplicas, Moves
 from inference_gateway.control.replica import (
     ACTIVE,
-    LIVE,
+    COMING,
     LOST_AFTER_S,
     Limits,
     Phase,
@@ -25,8 +25,10 @@ from inference_gateway.model import ServerState
 from inference_gateway.replicas.submission import new_name, parse_tag
 from slurm_plugin.client.records import SlurmJob
 
-_FORGOTTEN = Limits(start_limit_s=1.0, drain_deadline_s=1.0, down_limit_s=1.0)
-"""Limits for replicas of a service that has been removed from the configuration."""
+_FORGOTTEN = Limits(start_limit_s=1.0, drain_deadline_s=300.0, down_limit_s=1.0)
+"""Limits for replicas of a service that has been removed from the configuration; its own are not known any more."""
+
+_REMOVED, _BACK = "its service was removed", "its service is there again"
 
 
 class ReplicaRegistry:
@@ -83,8 +85,12 @@ class ReplicaRegistry:
     def step(self, replica: Replica, seen: ReplicaObservation, now_s: float) -> None:
         """Advance a replica by what has just been observed of it."""
         service = self._services.get(replica.service)
-        if service is None and replica.phase in LIVE:
-            replica = self._end(replica, "its service was removed", now_s)
+        if service is None:
+            replica = self._without_service(replica, now_s)
+        elif replica.phase is Phase.DRAINING and replica.reason == _REMOVED:
+            # The slip in the services file is mended, and its last requests are still open.
+            replica = replace(replica, phase=Phase.SERVING, since_s=now_s, reason="")
+            self._events.note("serving", replica.service, replica=replica.name, job=replica.job_id, reason=_BACK)
         done = step(replica, seen, service.limits if service else _FORGOTTEN, now_s)
         if done.replica is None:
             self._replicas.pop(replica.name, None)
@@ -123,6 +129,15 @@ class ReplicaRegistry:
             reasons = f"{reason}: {why}"
             self._events.note("draining", service.name, replica=replica.name, job=replica.job_id, reason=reasons)
         return new
+
+    def _without_service(self, replica: Replica, now_s: float) -> Replica:
+        """A replica of a service that has been removed: one that serves finishes its requests."""
+        if replica.phase in COMING:
+            return self._end(replica, _REMOVED, now_s)
+        if replica.phase is not Phase.SERVING:
+            return replica
+        self._events.note("draining", replica.service, replica=replica.name, job=replica.job_id, reason=_REMOVED)
+        return replica.to(Phase.DRAINING, now_s, _REMOVED)
 
     def _end(self, replica: Replica, reason: str, now_s: float) -> Replica:
         ending = replica.to(Phase.ENDING, now_s, reason)

@@ -69,13 +69,22 @@ class ServiceReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The whole gateway at `time_s` (seconds since the epoch). `run_directory` identifies the reporting gateway."""
+    """The whole gateway at `time_s` (seconds since the epoch). `run_directory` identifies the reporting gateway.
+
+    `removed` are the replicas of services that are not configured any more.
+    """
 
     gateway: str
     run_directory: str
     time_s: float
     closing: bool
     services: tuple[ServiceReport, ...]
+    removed: tuple[ReplicaReport, ...] = ()
+
+    @property
+    def replicas(self) -> tuple[ReplicaReport, ...]:
+        """All replicas."""
+        return (*(replica for service in self.services for replica in service.replicas), *self.removed)
 
 
 def report(
@@ -103,6 +112,7 @@ def report(
         now_s,
         closing,
         tuple(_service(service, of[name]) for name, service in services.items()),
+        tuple(replica for name, replicas in of.items() if name not in services for replica in replicas),
     )
 
 

@@ -14,6 +14,7 @@ from inference_gateway.control.replica import Limits, Phase, Replica, Step
 from inference_gateway.control.start_times import EstimateLog, ReplicaStart, StartTimes, WaitingLine, quantile
 from inference_gateway.control.state import Attempts, ServiceMemory
 from inference_gateway.model import Capacity, Decision, Observation, ReplicaLoad, StartForecast, Traffic
+from inference_gateway.replicas import submission
 from inference_gateway.scaling.measured import KV_CACHE_LIMIT, MeasuredRule
 from inference_gateway.scaling.rules import BoundedRule, Bounds, build
 from inference_gateway.sections import ServiceSection
@@ -121,13 +122,16 @@ class ServiceControl:
         """The 90th percentile of the start times: how early a successor has to be submitted."""
         return self._start_quantile_s(0.9)
 
-    def forecast(self) -> StartForecast | None:
-        """The forecast for refused clients; None while nothing is known beyond the configuration."""
-        queue_s = self._queue_s
-        if not (self._starts_s or self._estimated or self.given_up or self._forecast or queue_s is not None):
+    def forecast(self, *, closing: bool = False) -> StartForecast | None:
+        """The forecast for refused clients; None while nothing is known beyond the configuration.
+
+        Of a gateway that is `closing` no replica will start any more.
+        """
+        queue_s, given_up = self._queue_s, closing or self.given_up
+        if not (self._starts_s or self._estimated or given_up or self._forecast or queue_s is not None):
             return None
         start_s = self.start_s if self.next_in_s is None else _coarse(self.next_in_s)
-        self._forecast = StartForecast(retry_after_s(start_s if queue_s is None else queue_s), self.given_up)
+        self._forecast = StartForecast(retry_after_s(start_s if queue_s is None else queue_s), given_up)
         return self._forecast
 
     def _new_queue_s(self, seen: Observation) -> float | None:
@@ -210,7 +214,9 @@ class ServiceControl:
 
     def classify(self, replicas: Sequence[Replica], now_s: float) -> ClassifiedReplicas:
         """The service's replicas, classified."""
-        return classify(replicas, self.generation, self.slow_start_s, self.section.drain_deadline_s, now_s)
+        # Its signal drains a replica, whether it has a successor or not.
+        notice_s = max(self.section.drain_deadline_s, submission.EARLIEST_NOTICE_S)
+        return classify(replicas, self.generation, self.slow_start_s, notice_s, now_s)
 
     def decide(
         self, found: ClassifiedReplicas, traffic: Traffic, now_s: float, loads: Mapping[str, ReplicaLoad] = _NO_LOADS

@@ -51,3 +51,9 @@ def exact(paths: Iterable[str]) -> list[str]:
 def prefixes(paths: Iterable[str]) -> list[str]:
     """The prefixes of the other entries: `/v1/files/` for `/v1/files/*`."""
     return sorted({path.removesuffix("*") for path in paths if path.endswith(BELOW)})
+
+
+def opens(paths: Iterable[str], path: str) -> bool:
+    """Whether these entries open a path that is none of a client's: it has no escapes or dot segments."""
+    known = tuple(paths)
+    return path in exact(known) or path.startswith(tuple(prefixes(known)))

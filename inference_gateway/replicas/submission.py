@@ -25,6 +25,9 @@ from sbatch_templates import shell_environment
 NOTICE_S = 120
 """Seconds before its time limit at which a replica is signalled."""
 
+EARLIEST_NOTICE_S = NOTICE_S + 60
+"""Slurm may send the signal up to a minute earlier than it is asked to."""
+
 GRACE_S = 3.0
 """Seconds for which a replica continues to serve after its end signal, until the gateway sends it nothing new."""
 

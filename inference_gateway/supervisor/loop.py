@@ -249,7 +249,7 @@ class Supervisor:
 
     def _drained(self) -> bool:
         shown = state.read(self._paths.status, Report) if self._follows() else self._reported()
-        return shown is not None and shown.closing and not any(service.replicas for service in shown.services)
+        return shown is not None and shown.closing and not shown.replicas
 
     def _finish(self, leaving: Path | None) -> None:
         """Finish the requests in flight. In a handover they have all the remaining time, and are shown meanwhile."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -70,7 +71,12 @@ class Replica:
 
 def ask(port: int, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None) -> Answer:
     """One request. A body that is no bytes is sent as JSON."""
-    link = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+    return _exchange(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S), method, path, body, headers)
+
+
+def _exchange(
+    link: http.client.HTTPConnection, method: str, path: str, body: object, headers: Mapping[str, str] | None
+) -> Answer:
     try:
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         with suppress(BrokenPipeError, ConnectionResetError):  # a large body may be refused before it is sent
@@ -117,6 +123,14 @@ class Rig:
 
     def complete(self, service: str, body: Mapping[str, object] | None = None, **headers: str) -> Answer:
         return self.ask("POST", "/v1/chat/completions", {"model": service, "max_tokens": 2, **(body or {})}, **headers)
+
+    def ask_for_batch(self, method: str, path: str, body: object, service: str, key: str) -> Answer:
+        """As the worker of batches asks."""
+        link = http.client.HTTPConnection("gateway")
+        link.sock = socket.socket(socket.AF_UNIX)
+        link.sock.connect(str(self.plane.files.again_socket))
+        headers = {"x-gateway-service": service, "x-gateway-key": key, "x-gateway-batch": "1"}
+        return _exchange(link, method, path, body, headers)
 
     def replica_states(self, service: str) -> dict[str, str]:
         return {server.name: server.state for server in self.plane.servers() if server.service == service}

@@ -244,6 +244,15 @@ def test_lanes_and_canaries(more: str, words: str) -> None:
     assert re.search(words, faults(GOOD + f"    {more}\n")), faults(GOOD + f"    {more}\n")
 
 
+def test_a_canary_opens_the_paths_of_its_service() -> None:
+    """HAProxy asks the service that a client names, before it sends its share to the canary."""
+    other = "  next: {paths: [%s], replica: {command: 'x {port}'}}\n"
+    chat = "    paths: [/v1/embeddings, '/v2/*']\n    canary: {service: next}\n"
+    assert services.parse(GOOD + chat + other % "'/v2/*', /v1/embeddings", PATH)
+    words = r"services.chat.canary.service: 'next' has other paths than 'chat' \(/v1/embeddings, /v1/x\)"
+    assert re.search(words, faults(GOOD + chat + other % "'/v2/*', /v1/x"))
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [

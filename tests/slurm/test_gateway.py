@@ -8,6 +8,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -160,6 +161,28 @@ def test_an_edited_services_file_is_taken_without_a_failed_request(cluster: Clus
             until(lambda: not gateway.jobs("more"), "the service that is gone leaves no job")
         assert load.failures == []
         assert before <= gateway.job_ids()
+
+
+def test_a_service_that_a_reload_removes_finishes_its_requests(cluster: Cluster, directory: Path) -> None:
+    """Nor does a slip in the services file, which is mended while one is open, cost its replica."""
+    with in_foreground(cluster, directory) as gateway, ThreadPoolExecutor(1) as pool:
+        until(lambda: gateway.serving() == 1, "the replica serves")
+        good = gateway.services.read_text()
+        slip = good.replace("  tiny:", "  tinny:")
+        (job,) = jobs = gateway.jobs("tiny")
+        asked = {"model": "tiny", "stream": True, "max_tokens": 1500}
+        stream = pool.submit(ask, urlsplit(gateway.url).port or 0, "POST", "/v1/chat/completions", asked)
+        until(lambda: gateway.status()["in_flight"] == 1, "a request is open")
+        for edited in (slip, good, slip):
+            before = len(gateway.events("control plane started"))
+            gateway.services.write_text(edited)
+            gateway.command("reload")
+            until(partial(gateway.has_started, before + 1), "the control plane has the edited file")
+            assert (gateway.jobs("tiny"), gateway.serving("tiny")) == (jobs, int(edited == good))
+            assert not stream.done()
+        assert stream.result().body.endswith(b"data: [DONE]\n\n")
+        until(lambda: not gateway.jobs("tiny"), "the replica ends after its last request")
+        assert job in gateway.jobs_of("drained")
 
 
 def test_a_broken_command_is_given_up(cluster: Cluster, directory: Path) -> None:

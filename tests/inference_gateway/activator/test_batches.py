@@ -146,14 +146,8 @@ def test_head_answers_as_get_does(rig: Rig) -> None:
 
 def of_batch(rig: Rig, key: str) -> int:
     """The status of a request as the worker sends it."""
-    body = b'{"model": "chat", "max_tokens": 1}'
-    headers = (
-        f"x-gateway-service: chat\r\nx-gateway-key: {key}\r\nx-gateway-batch: 1\r\ncontent-length: {len(body)}\r\n"
-    )
-    with socket.socket(socket.AF_UNIX) as link:
-        link.connect(str(rig.plane.files.again_socket))
-        link.sendall(f"POST {ENDPOINT} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n".encode() + body)
-        return int(link.makefile("rb").readline().split()[1])
+    body = {"model": "chat", "max_tokens": 1}
+    return rig.ask_for_batch("POST", ENDPOINT, body, "chat", key).status
 
 
 def test_a_key_without_tokens_waits_and_may_look(rig: Rig, servers: list[Replica]) -> None:

@@ -131,6 +131,18 @@ def test_a_request_may_say_that_it_leaves_open_whether_to_stream(tmp_path: Path)
     assert isinstance(read_requests(path, ENDPOINT, accepted(tmp_path, "batches: idle"), None, 1), Requests)
 
 
+def test_a_batch_may_use_the_paths_that_requests_may(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(lines_of("a")))
+
+    def is_taken(paths: str) -> bool:
+        now = accepted(tmp_path, f"batches: idle, paths: [{paths}]")
+        return isinstance(read_requests(path, ENDPOINT, now, None, 1), Requests)
+
+    assert [is_taken(paths) for paths in ("/*", "/v1/*", "/v1/chat/*, /health", ENDPOINT)] == [True] * 4
+    assert [is_taken(paths) for paths in ("/v2/*", "/v1/chat/completions/*")] == [False] * 2
+
+
 def test_a_body_of_a_batch_is_no_larger_than_others(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     about = {"method": "POST", "url": ENDPOINT}

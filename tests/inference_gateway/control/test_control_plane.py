@@ -801,6 +801,17 @@ def test_closing_drains_everything_and_starts_nothing(rig: Rig) -> None:
     assert rig.plane.table == {}
 
 
+def test_requests_that_come_while_it_closes_are_told_that_no_replica_will_start(rig: Rig) -> None:
+    rig.serve(1)
+    rig.plane.in_flight = dict.fromkeys(rig.plane.table, 1)
+    rig.paths.closing.touch()
+    assert rig.tick().draining == 1
+    assert rig.plane.told[-1][1].given_up
+    rig.paths.closing.unlink()
+    rig.tick()
+    assert not rig.plane.told[-1][1].given_up
+
+
 def test_a_full_disk_stops_neither_scaling_nor_traffic(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.serve(1)
 

@@ -16,6 +16,7 @@ from inference_gateway.control.replica import Phase
 from inference_gateway.control.report import ServiceReport
 from inference_gateway.control.state import Attempts, Memory
 from inference_gateway.model import Traffic
+from inference_gateway.replicas import reports
 from tests.inference_gateway.control.doubles import Rig
 from tests.inference_gateway.control.test_moves import replica, sorted_out
 
@@ -83,6 +84,19 @@ def test_an_expiring_replica_stays_until_its_successor_serves(tmp_path: Path, ru
         assert shown.serving >= before.serving
     assert (shown.serving, shown.draining) == (before.serving, 1)
     assert len(rig.slurm.submissions) == submitted + 1
+
+
+def test_the_signal_of_its_time_limit_finds_a_replica_replaced(tmp_path: Path) -> None:
+    """Whatever the drain deadline: Slurm sends it 120 s before the end, or up to a minute earlier."""
+    rig = Rig(tmp_path, drain_deadline_s=30)
+    rig.serve(1)
+    (number,) = rig.slurm.known
+    rig.slurm.set(number, start_s=rig.now_s - 3600 + 240, time_limit_s=3600.0)
+    for _ in range(60):
+        assert rig.tick().serving >= 1
+        rig.run_all()
+    reports.leave(rig.paths.replica(rig.slurm.known[number].name))
+    assert rig.tick(3).serving == 1
 
 
 @pytest.mark.parametrize("max_up", [2.0, 10.0])

@@ -169,17 +169,36 @@ def test_a_failure_of_an_earlier_configuration_is_none_of_the_present_one(tmp_pa
     assert [one["event"] for one in log.events()] == ["adopted", "failed"]
 
 
-def test_replicas_of_a_removed_service_are_cancelled_and_dropped(tmp_path: Path) -> None:
+def test_a_replica_of_a_removed_service_finishes_its_requests(tmp_path: Path) -> None:
     serving = Replica("old", "old-1", "g", Phase.SERVING, NOW_S - 50, NOW_S - 90, job_id=3)
     log = Log(tmp_path, serving)
     running = job(3, "old-1", "", state="RUNNING")
-    log.registry.step(serving, ReplicaObservation(running, NOW_S, in_flight=1), NOW_S)
-    assert log.registry.ended_at(NOW_S) == [3]
+    for second in (0, 1, 299):
+        seen = ReplicaObservation(running, NOW_S, in_flight=1)
+        log.registry.step(log.replica("old-1"), seen, NOW_S + second)
+        assert log.registry.ended_at(NOW_S + second) == []
     assert log.registry.by_service() == {"chat": []}
-    log.registry.step(log.replica("old-1"), ReplicaObservation(running, NOW_S), NOW_S + 5)
-    assert log.registry.ended_at(NOW_S + 5) == [], "once"
-    log.registry.step(log.replica("old-1"), ReplicaObservation(None, NOW_S + 6), NOW_S + 7)
+    log.registry.step(log.replica("old-1"), ReplicaObservation(running, NOW_S), NOW_S + 300)
+    assert log.registry.ended_at(NOW_S + 300) == [3]
+    log.registry.step(log.replica("old-1"), ReplicaObservation(None, NOW_S + 301), NOW_S + 302)
     assert log.registry.all() == ()
     assert [(one["event"], one["reason"]) for one in log.events()] == [
-        ("cancelled", "its service was removed"), ("ended", "its service was removed")
-    ]  # fmt: skip
+        (event, "its service was removed") for event in ("draining", "drained", "ended")
+    ]
+
+
+def test_a_replica_of_a_removed_service_that_does_not_serve_is_cancelled(tmp_path: Path) -> None:
+    log = Log(tmp_path, Replica("old", "old-1", "g", Phase.STARTING, NOW_S - 50, NOW_S - 90, job_id=3))
+    log.registry.step(log.replica("old-1"), ReplicaObservation(job(3, "old-1", "", state="RUNNING"), NOW_S), NOW_S)
+    assert log.registry.ended_at(NOW_S) == [3]
+    assert [(one["event"], one["reason"]) for one in log.events()] == [("cancelled", "its service was removed")]
+
+
+@pytest.mark.parametrize(("reason", "phase"), [("its service was removed", Phase.SERVING), ("late", Phase.DRAINING)])
+def test_a_replica_whose_service_is_there_again_serves_on(tmp_path: Path, reason: str, phase: Phase) -> None:
+    draining = replica(Phase.SERVING, job_id=7).to(Phase.DRAINING, NOW_S - 5, reason)
+    log = Log(tmp_path, draining)
+    running = job(7, "chat-1", "", state="RUNNING")
+    log.registry.step(draining, ReplicaObservation(running, NOW_S, in_flight=1), NOW_S)
+    assert log.replica().phase is phase
+    assert not log.replica().replaceable

@@ -54,6 +54,8 @@ def test_a_report_has_all_known_fields() -> None:
     )
     assert (second.job_id, second.server, second.in_flight, second.ends_s) == (None, "", 0, None)
     assert len(one.replicas) == 7
+    assert [replica.name for replica in found.removed] == ["gone-1"], "of a service that is not configured any more"
+    assert found.replicas == (*one.replicas, *found.removed)
 
 
 def test_a_report_says_that_a_service_has_given_up() -> None:

@@ -251,9 +251,9 @@ class TestStartTimes:
         assert service.next_in_s == pytest.approx(50 * 0.4 + 10, rel=0.2)
         assert control(service.memory()).memory() == service.memory()
 
-    @pytest.mark.parametrize(("left_s", "expires"), [(129.0, True), (130.0, False)])
+    @pytest.mark.parametrize(("left_s", "expires"), [(269.0, True), (270.0, False)])
     def test_a_successor_is_submitted_early_enough_for_a_slow_start(self, left_s: float, *, expires: bool) -> None:
-        """90 s to start, 40 s to drain."""
+        """90 s to start, 180 s in which it may be told to end; the drain deadline is shorter."""
         service = control(ServiceMemory(starts_s=(10.0,) * 4 + (90.0,)))
         (one,) = replicas(service, Phase.SERVING, ends_s=NOW_S + left_s, limit_s=3600.0)
         assert bool(service.classify([one], NOW_S).expiring) == expires

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from inference_gateway.dataplane.settings import ApiKey, Canary, ServiceSettings, digest_of
+from inference_gateway.dataplane.settings import ApiKey, BatchSettings, Canary, ServiceSettings, digest_of
 from tests.inference_gateway.rig import ALICE, Replica, Rig, gateway
 
 BOB = ApiKey("bob", digest_of("bobs-key"), services=("chat",))
@@ -15,7 +15,9 @@ BOB = ApiKey("bob", digest_of("bobs-key"), services=("chat",))
 @pytest.fixture(scope="module")
 def rig(directory: Path) -> Iterator[Rig]:
     chat = ServiceSettings("chat", canary=Canary("next", 0.25), adapters=("lora",), models=("org/chat", "lora"))
-    with gateway(directory, chat, ServiceSettings("next"), keys=(ALICE, BOB), page="chat") as rig:
+    batches = BatchSettings(directory / "batches", file_bytes=1 << 20, files_per_key=4, requests_per_batch=10)
+    services = chat, ServiceSettings("next")
+    with gateway(directory, *services, keys=(ALICE, BOB), page="chat", batches=batches) as rig:
         yield rig
 
 
@@ -40,6 +42,16 @@ def test_the_share_goes_to_the_canary_while_it_has_a_replica(rig: Rig, servers: 
     assert answering(rig, 1, x_service="next") == {"r2": 1}
     rig.plane.drain("next", "r2")
     assert answering(rig, 40) == {"r1": 40}
+    rig.clear()
+
+
+def test_batches_stay_with_the_service_that_takes_them(rig: Rig, servers: list[Replica]) -> None:
+    """Room is kept for them there alone, and it is there that they do not count as load."""
+    rig.add("chat", servers[0].endpoint)
+    rig.add("next", servers[1].endpoint)
+    body = {"model": "chat", "max_tokens": 1}
+    answers = [rig.ask_for_batch("POST", "/v1/chat/completions", body, "chat", "alice") for _ in range(60)]
+    assert Counter((answer.status, answer.headers["x-replica"]) for answer in answers) == {(200, "r1"): 60}
     rig.clear()
 
 

@@ -417,6 +417,17 @@ def test_clients_of_a_service_that_gave_up_do_not_wait(directory: Path) -> None:
             assert waiting.result().status == 503, "also those that wait already"
         refused = rig.complete("chat")
         assert (refused.status, refused.headers["retry-after"]) == (503, "90")
-        assert "fail to start" in refused.json["error"]["message"]
+        assert "no replica of this service will start" in refused.json["error"]["message"]
         rig.plane.expect("chat", StartForecast(90))
         wait_until(lambda: 'given_up":true' not in rig.plane.files.starts.read_text())
+
+
+def test_clients_of_a_service_that_a_reload_removes_do_not_wait(directory: Path) -> None:
+    gone = ServiceSettings("gone", cold_start_deadline_s=40)
+    with gateway(directory / "away", CHAT, gone) as rig, ThreadPoolExecutor(1) as client:
+        waiting = client.submit(rig.complete, "gone")
+        wait_until(lambda: [line.queued for line in rig.plane.traffic()] == [0, 1])
+        rig.plane.apply(replace(rig.plane.settings, services=(CHAT,)))
+        refused = waiting.result()
+        assert (refused.status, refused.headers["retry-after"]) == (503, "30")
+        assert "no replica of this service will start" in refused.json["error"]["message"]

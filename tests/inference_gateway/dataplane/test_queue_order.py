@@ -107,17 +107,7 @@ class Clients:
 
     def send_of_batch(self, name: str, owner: str) -> None:
         """As the batch worker sends it."""
-
-        def ask() -> Answer:
-            with socket.socket(socket.AF_UNIX) as link:
-                link.connect(str(self.rig.plane.files.again_socket))
-                headers = f"x-gateway-service: {self.service}\r\nx-gateway-key: {owner}\r\nx-gateway-batch: 1\r\n"
-                link.sendall(f"GET /{name} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n".encode())
-                answer = http.client.HTTPResponse(link)
-                answer.begin()
-                return Answer(answer.status, dict(answer.getheaders()), answer.read())
-
-        self.answers[name] = self.pool.submit(ask)
+        self.answers[name] = self.pool.submit(self.rig.ask_for_batch, "GET", f"/{name}", None, self.service, owner)
 
     def queue_up(self, names: str, before: int = 0) -> None:
         """Each waits before the next one comes."""

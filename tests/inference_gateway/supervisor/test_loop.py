@@ -215,8 +215,10 @@ class Gateway:
 
         return pass_by
 
-    def report(self, *, closing: bool = False, replicas: int = 0, **fields: Any) -> Callable[[], object]:
-        """The control plane reports."""
+    def report(
+        self, *, closing: bool = False, replicas: int = 0, removed: int = 0, **fields: Any
+    ) -> Callable[[], object]:
+        """The control plane reports, also replicas of a service that a reload has `removed`."""
         one = ReplicaReport("chat-1", "serving", 7, "h", 1, burst=False, in_flight=0, server="up", since_s=0.0,
                             ends_s=None, reason="")  # fmt: skip
         counts = (0, 0, 0, 1, 1, 8, "", 0, 0, 0, 1.0)
@@ -225,7 +227,8 @@ class Gateway:
 
         def write() -> None:
             now_s = known.get("time_s", self.script.now_s)
-            state.save(self.paths.status, Report("t", known["run_directory"], now_s, closing, (service,)))
+            shown = Report("t", known["run_directory"], now_s, closing, (service,), (one,) * removed)
+            state.save(self.paths.status, shown)
 
         return write
 
@@ -436,6 +439,7 @@ class TestTheEnd:
             close,
             gateway.report(replicas=0),  # from before it had seen that
             gateway.report(closing=True, replicas=1),
+            gateway.report(closing=True, removed=1),
             gateway.report(closing=True, replicas=0),
             nothing,
         )
