@@ -28,6 +28,11 @@ _NOT_SIGNALLED = frozenset({"SUSPENDED", "STOPPED", "CONFIGURING"})
 """States in which no signal reaches the batch script. Slurm also holds a suspended job that is requeued."""
 
 
+def _is_ended_by_slurm(record: SlurmJob) -> bool:
+    """Whether Slurm ends it for another job once its GraceTime is over, and has not suspended it for that instead."""
+    return record.preempted and record.state == "RUNNING" and not record.suspended_s
+
+
 class QueueRules(Struct, frozen=True):
     """What decides on a job's position in the queue beside its own record and reports; see `observe`.
 
@@ -93,7 +98,7 @@ class QueueRules(Struct, frozen=True):
             and job_id not in self.in_vain
             and record.user not in self.owners
             and limits_of(record) not in self.served_first,
-            asked_to_leave=job_id in known.asked_to_leave,
+            asked_to_leave=job_id in known.asked_to_leave or _is_ended_by_slurm(record),
             user_silent_s=known.unreported_s.get(record.user, 0.0),
             granted_step=known.granted_steps.get(job_id, math.inf),
         )
