@@ -260,6 +260,11 @@ class SlurmNode(Struct, frozen=True, gc=False):
         """Whether Slurm would start a new job on the node if there were room."""
         return takes_jobs(self.state)
 
+    @property
+    def is_powered_down(self) -> bool:
+        """Whether Slurm would have to turn it on first, which takes minutes and, in a cloud, costs money."""
+        return "POWERED_DOWN" in self.state.split("+")
+
 
 def takes_jobs(state: str) -> bool:
     """Whether Slurm would start a new job on a node in this state if there were room."""
