@@ -173,7 +173,24 @@ def _waiting(view: View, job: Job) -> str:
         refused = view.seen.known.refused_leases.get(job.job_id)
         without = f" Slurm has refused a reservation for it: {' '.join(refused.split())}." if refused else ""
         return f"{planned}{_nearness(view, reservation.placement)}{without}"
-    return "It is blocked by jobs that come before it, and starts when they leave room."
+    return f"{_blocked(view, job)}."
+
+
+def _blocked(view: View, job: Job) -> str:
+    """Why a job has no planned start, and who leaves; without a full stop."""
+    leaves = {preemption.job_id for preemption in view.plan.preemptions if preemption.beneficiary == job.job_id}
+    if job.job_id in view.firsts:
+        why = "No job waits before it, but the GPUs that it needs are not free"
+        where = frozenset(view.seen.jobs[job.job_id].partitions)
+        near = {name for name, node in view.seen.nodes.items() if not where.isdisjoint(node.partitions)}
+        going = (other for other in view.seen.snapshot.running if other.is_leaving)
+        leaves |= {other.job_id for other in going if not near.isdisjoint(share.node for share in other.allocation)}
+    else:
+        why = "It is blocked by jobs that come before it, and starts when they leave room"
+    if not leaves:
+        return why
+    named = ", ".join(map(str, sorted(leaves)))
+    return f"{why}; job {named} is about to leave" if len(leaves) == 1 else f"{why}; jobs {named} are about to leave"
 
 
 def _resting(record: SlurmJob, now_s: float) -> str:

@@ -24,7 +24,7 @@ from explsched.cli import own_name, root
 from sched_policy.model import Switch
 from sched_policy.plan import Plan, Score
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion
-from slurm_plugin.client.records import ClusterRecords, SlurmNode, Topology
+from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode, Topology
 from slurm_plugin.config import Config, PreemptionSection, ProgressSection
 from slurm_plugin.instance.heartbeat import Heartbeat
 from slurm_plugin.instance.holder import Holder
@@ -546,6 +546,41 @@ def test_of_a_job_that_slurm_has_tested_it_is_not_said_that_it_has_not(tmp_path:
     config = Config(policy="fifo", progress=ProgressSection(spool=tmp_path))
     (told,) = explanations(View.of(config, found, NOW_S))
     assert any(words in sentence for sentence in told.sentences), told.sentences
+
+
+WAITS = "It is blocked by jobs that come before it, and starts when they leave room"
+ALL_TAKEN = "No job waits before it, but the GPUs that it needs are not free"
+
+
+@pytest.mark.parametrize(
+    ("holder", "before", "said"),
+    [
+        ({}, (), f"{ALL_TAKEN}."),
+        ({}, (record(1, reason="Resources", natives=(200,), time_limit_s=60.0),), f"{WAITS}."),
+        ({}, (record(1, reason="Dependency"),), f"{ALL_TAKEN}."),
+        (
+            {},
+            (record(1, reason="Resources", natives=(200,), time_limit_s=60.0, partition="cpu"),),
+            f"{ALL_TAKEN}.",
+        ),
+        ({"comment": "explsched:checkpoint=USR1"}, (), f"{ALL_TAKEN}; job 60 is about to leave."),
+        ({"preempted": True}, (), f"{ALL_TAKEN}; job 60 is about to leave."),
+        ({"preempted": True}, (record(1, reason="Resources", natives=(200,), time_limit_s=60.0),), f"{WAITS}."),
+        ({"preempted": True, "state": "COMPLETING"}, (), f"{ALL_TAKEN}; job 60 is about to leave."),
+    ],
+)
+def test_explain_says_what_a_waiting_job_waits_for_and_who_leaves(
+    tmp_path: Path, holder: dict[str, Any], before: tuple[SlurmJob, ...], said: str
+) -> None:
+    """By its comment job 60 leaves in the present plan, else Slurm has asked it to leave, or it is at its end."""
+    node = SlurmNode("n1", "ALLOCATED", 4, frozenset({"main"}))
+    held = {"state": "RUNNING", "start_s": 1.0, "node_names": ("n1",), "gpu_nodes": (("n1", 4),)}
+    runs = record(60, **{**held, "gpus": 4, "gpus_per_node": 4, "time_limit_s": 2 * NOW_S, **holder})
+    waits = record(61, reason="Resources", natives=(100,), time_limit_s=3600.0, submit_s=NOW_S - 60)
+    config = Config(policy="srsf", progress=ProgressSection(spool=tmp_path))
+    view = View.of(config, ClusterRecords((node,), (runs, waits, *before), ()), NOW_S)
+    (told,) = (one for one in explanations(view) if one.jobid == 61)
+    assert said in told.sentences, told.sentences
 
 
 def test_a_job_without_a_time_limit_is_said_to_have_none(tmp_path: Path) -> None:
