@@ -2,29 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from msgspec import Struct
+
 from sched_policy.plan import Plan
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.standing import may_start
 from slurm_plugin.steering.slurm_order import on_places
 
 
-def firsts(plan: Plan, seen: Observation) -> frozenset[int]:
-    """The jobs that may start before which no other such job waits, for a node of their partitions."""
-    jobs = {job.job_id: job for job in seen.snapshot.jobs}
-    found: set[int] = set()
-    wanted: set[str] = set()  # by those before
-    crowded: set[str] = set()  # partitions in which one of those waits
-    for job_id in on_places(plan, seen.snapshot):
-        record = seen.jobs[job_id]
-        waits = job_id not in plan.rests and (jobs[job_id].eligible or may_start(record, seen.snapshot.now_s))
-        if not waits or record.partition in crowded:
-            continue
-        nodes = _nodes(seen, record.partition)
-        if wanted.isdisjoint(nodes):
-            found.add(job_id)
-        crowded.add(record.partition)
-        wanted |= nodes
-    return frozenset(found)
+class Ahead(Struct, frozen=True):
+    """What is before jobs in the queue.
+
+    Attributes:
+        firsts: the jobs that may start before which no other such job waits, for a node of their partitions.
+        keeps: the first job without a planned start that waits before a job that should start now, for a node on which
+            that one should, by the id of that one: Slurm's backfill plans its start, even if the policy reserves
+            nothing.
+
+    """
+
+    firsts: frozenset[int]
+    keeps: Mapping[int, int]
+
+    @classmethod
+    def of(cls, plan: Plan, seen: Observation) -> Ahead:
+        """By the order that the plan wants."""
+        jobs = {job.job_id: job for job in seen.snapshot.jobs}
+        starts = {start.job_id: start for start in plan.starts}
+        planned = starts.keys() | {reservation.job_id for reservation in plan.reservations}
+        firsts: set[int] = set()
+        keeps: dict[int, int] = {}
+        nodes: dict[str, frozenset[str]] = {}  # by partition, of those in which a job waits before
+        blocked: set[str] = set()  # partitions in which one without a planned start does
+        keepers: dict[str, int] = {}  # the first of those, by node
+        for job_id in on_places(plan, seen.snapshot):
+            record = seen.jobs[job_id]
+            if job_id in plan.rests or not (jobs[job_id].eligible or may_start(record, seen.snapshot.now_s)):
+                continue
+            if record.partition not in nodes:
+                own = _nodes(seen, record.partition)
+                if all(own.isdisjoint(others) for others in nodes.values()):
+                    firsts.add(job_id)
+                nodes[record.partition] = own
+            if job_id in starts:
+                for share in starts[job_id].placement:
+                    if share.node in keepers:
+                        keeps.setdefault(job_id, keepers[share.node])
+            elif job_id not in planned and record.partition not in blocked:
+                blocked.add(record.partition)
+                keepers = dict.fromkeys(nodes[record.partition], job_id) | keepers
+        return cls(frozenset(firsts), keeps)
 
 
 def _nodes(seen: Observation, partition: str) -> frozenset[str]:

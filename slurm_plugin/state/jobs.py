@@ -179,7 +179,7 @@ def _waiting(view: View, job: Job) -> str:
 def _blocked(view: View, job: Job) -> str:
     """Why a job has no planned start, and who leaves; without a full stop."""
     leaves = {preemption.job_id for preemption in view.plan.preemptions if preemption.beneficiary == job.job_id}
-    if job.job_id in view.firsts:
+    if job.job_id in view.ahead.firsts:
         why = "No job waits before it, but the GPUs that it needs are not free"
         where = frozenset(view.seen.jobs[job.job_id].partitions)
         near = {name for name, node in view.seen.nodes.items() if not where.isdisjoint(node.partitions)}
@@ -212,7 +212,9 @@ def _starting(view: View, record: SlurmJob, start: Start) -> str:
             return f"GPUs for it are free ({where}), but {node} has too few {short} left."
     if record.waits_for is WaitReason.UNTESTED:
         return f"GPUs for it are free ({where}); Slurm has not tested it since it was submitted or changed."
-    return f"GPUs for it are free ({where}): Slurm can start it in its next cycle."
+    keeper = view.ahead.keeps.get(record.job_id)
+    unless = f", unless it keeps them for job {keeper}, which comes before it" if keeper is not None else ""
+    return f"GPUs for it are free ({where}): Slurm can start it in its next cycle{unless}."
 
 
 def _progress(view: View, job: Job) -> Iterator[str]:

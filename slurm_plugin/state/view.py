@@ -19,7 +19,7 @@ from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.site_factors import OwnFactors
 from slurm_plugin.observation.spool import WholeProgressSpool
 from slurm_plugin.observation.sweep_record import ended_before, read
-from slurm_plugin.state.ahead import firsts
+from slurm_plugin.state.ahead import Ahead
 from slurm_plugin.steering.decide import planned
 from slurm_plugin.steering.grouping import LiveGroup, device_name, live_groups
 
@@ -99,10 +99,7 @@ def _list(job_ids: Iterable[int]) -> str:
 
 
 class View(Struct, frozen=True):
-    """One look at the cluster: the observation, and the policy's plan, scores and estimates for it.
-
-    `firsts` are the waiting jobs that no other one is before.
-    """
+    """One look at the cluster: the observation, and the policy's plan, scores and estimates for it."""
 
     config: Config
     seen: Observation
@@ -113,7 +110,7 @@ class View(Struct, frozen=True):
     reservations: Mapping[int, Reservation]
     sharers: GpuHolders
     ranks: Mapping[int, int]
-    firsts: frozenset[int]
+    ahead: Ahead
 
     @classmethod
     def of(cls, config: Config, records: ClusterRecords, now_s: float) -> View:
@@ -142,5 +139,5 @@ class View(Struct, frozen=True):
             {reservation.job_id: reservation for reservation in plan.reservations},
             GpuHolders.of(seen),
             {job_id: rank for rank, job_id in enumerate(scores, start=1)},
-            firsts(plan, seen),
+            Ahead.of(plan, seen),
         )

@@ -583,6 +583,33 @@ def test_explain_says_what_a_waiting_job_waits_for_and_who_leaves(
     assert said in told.sentences, told.sentences
 
 
+@pytest.mark.parametrize(
+    ("gang", "end"),
+    [
+        ({"nodes": 2, "gpus": 8}, ", unless it keeps them for job 2, which comes before it."),
+        ({"nodes": 2, "gpus": 8, "partition": "other"}, "."),
+        ({"nodes": 2, "gpus": 8, "reason": "Dependency"}, "."),
+        ({"nodes": 3, "gpus": 12}, "."),  # after all that fit, since the end of no single job makes room for it
+        ({"nodes": 1, "gpus": 4}, "."),  # starts itself
+    ],
+    ids=str,
+)
+def test_explain_says_for_whom_slurm_may_keep_free_gpus(tmp_path: Path, gang: dict[str, Any], end: str) -> None:
+    """Whatever the policy reserves, Slurm's backfill plans a start for each job that comes first in its queue."""
+    nodes = tuple(SlurmNode(f"n{n}", "IDLE", 4, frozenset({"main"})) for n in range(1, 5))
+    held = {"state": "RUNNING", "start_s": NOW_S, "gpus": 4, "gpus_per_node": 4, "time_limit_s": 36_000.0}
+    runs = [record(n, node_names=(f"n{n}",), gpu_nodes=((f"n{n}", 4),), **held) for n in (1, 3, 4)]
+    new = {"submit_s": NOW_S - 60, "reason": "Resources"}
+    before = record(2, **{**new, "gpus_per_node": 4, "time_limit_s": 60.0, "natives": (200,), **gang})
+    fits = record(5, **{**new, "gpus": 1, "gpus_per_node": 1, "time_limit_s": 1200.0, "natives": (100,)})
+    more = (SlurmNode("n5", "IDLE", 1, frozenset({"main"})),) if before.nodes == 1 else ()
+    config = Config(policy="srsf", progress=ProgressSection(spool=tmp_path))
+    view = View.of(config, ClusterRecords((*nodes, *more), (*runs, before, fits), ()), NOW_S)
+    (told,) = (one for one in explanations(view) if one.jobid == 5)
+    (said,) = (sentence for sentence in told.sentences if "next cycle" in sentence)
+    assert said.endswith(f"Slurm can start it in its next cycle{end}")
+
+
 def test_a_job_without_a_time_limit_is_said_to_have_none(tmp_path: Path) -> None:
     assert published(tmp_path, jobs=(record(55, time_limit_s=None),)).jobs[0].reason == "Priority; no time limit"
 
