@@ -13,7 +13,7 @@ from slurm_plugin.client.records import SlurmJob, Topology
 from slurm_plugin.config import OrderSection, PreemptionBudget
 from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.progress import JobProgress
-from slurm_plugin.observation.requirements import NO_NODE, SCRONTAB, Requirements, unmodelled
+from slurm_plugin.observation.requirements import SCRONTAB, Requirements, unmodelled
 from slurm_plugin.observation.standing import (
     FairShares,
     lane,
@@ -64,7 +64,7 @@ class QueueRules(Struct, frozen=True):
         if record.state == "PENDING" or job.elastic is not None:
             fitting = self.requirements.node_set(record)
             why = unmodelled(record, self.topology, self.requirements.shards_per_gpu)
-            why = why or ("" if fitting.nodes or not self.has_nodes else NO_NODE)
+            why = why or ("" if fitting.nodes or not self.has_nodes else self.requirements.why_none(record))
             partition = partition if why else fitting.name
         if record.state != "PENDING" and why:
             job, why = replace(job, elastic=None), ""  # it could not be planned on other nodes once it has left these
