@@ -200,7 +200,7 @@ class Job(Struct, frozen=True, gc=False):
         guaranteed: false for an opportunistic job, which uses what guaranteed jobs leave (AntMan).
         part: the part of each GPU that it asks for, None if it asks for whole GPUs or does not say.
         may_share: whether other jobs may be placed on its GPUs; false for a job that asked for whole GPUs.
-        asked_to_leave: the running job has been asked to save and leave; its GPUs will soon be free.
+        asked_to_leave: the running job has been asked to leave, by us or by Slurm; its GPUs will soon be free.
         is_spared: the job is not preempted although it allows it: its preemption budget is spent, its work is done, or
             other jobs would have to leave with it.
         elastic: the sizes at which it can run, None if only at the one it asks for.

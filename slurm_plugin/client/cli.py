@@ -286,20 +286,18 @@ class CliClient:
         return self._settings
 
     def _completed(self, jobs: Sequence[SlurmJob], priorities: Mapping[int, parse.Priority]) -> tuple[SlurmJob, ...]:
-        """The jobs with their site factors and native priorities, and with their devices where some share GPUs."""
-        nodes = {job.job_id: job.node_names for job in jobs if job.node_names}
-        held = self._devices(nodes) if nodes and any(job.shards_per_node for job in jobs) else {}
+        """The jobs with their site factors and native priorities, and with their devices where these matter."""
         lags = self._lags(jobs, priorities, time.time() - self._ahead_s)
         delay_s = requeue_delay_s(self._known_settings() if any(job.restarts for job in jobs) else {})
         completed = []
         for job in jobs:
             found = priorities.get(job.job_id)
             known = {} if found is None else _of_priority(job, found, lags.get(job.job_id, 0))
-            devices_held = {"gpu_indices": held[job.job_id]} if job.job_id in held else {}
             delay = {"requeue_delay_s": delay_s} if delay_s != job.requeue_delay_s else {}
-            more = {**known, **devices_held, **delay}
+            more = {**known, **delay}
             completed.append(replace(job, **more) if more else job)
-        return tuple(completed)
+        nodes = devices.nodes_to_ask(jobs)
+        return devices.with_held(completed, self._devices(nodes)) if nodes else tuple(completed)
 
     def _lags(
         self, jobs: Sequence[SlurmJob], priorities: Mapping[int, parse.Priority], now_s: float

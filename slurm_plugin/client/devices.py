@@ -6,9 +6,12 @@ Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
 
 from slurm_plugin.client.notation import expand_hosts, whole
+from slurm_plugin.client.records import SlurmJob
 
 _HIGHEST_INDEX = 4095
 """Of a GPU of a node."""
@@ -23,6 +26,30 @@ _DETAIL_GPUS = re.compile(
     r"|shard(?::[^:,()]+)*\((?P<shards>\d+/\d+(?:,\d+/\d+)*)\)"
     r"|\w+(?::[^:,()]+)*(?:\([^)]*\))?"
 )
+
+
+def nodes_to_ask(jobs: Sequence[SlurmJob]) -> dict[int, tuple[str, ...]]:
+    """The nodes of the jobs of which it matters what they have there; the answer is long, so often of none.
+
+    Those are all while some ask for shards, else jobs whose GPUs Slurm may have spread unevenly over their nodes.
+    """
+    shared = any(job.shards_per_node for job in jobs)
+    return {job.job_id: job.node_names for job in jobs if job.node_names and (shared or _may_be_uneven(job))}
+
+
+def _may_be_uneven(job: SlurmJob) -> bool:
+    is_spread = len(job.node_names) > 1 and bool(job.gpu_nodes) and job.gpus_per_node is None
+    return is_spread and job.exclusive != "NODE"
+
+
+def with_held(jobs: Iterable[SlurmJob], held: Mapping[int, HeldGpus]) -> tuple[SlurmJob, ...]:
+    """The jobs with what they have on each node, as far as that is known."""
+    return tuple(_with_held(job, held[job.job_id]) if job.job_id in held else job for job in jobs)
+
+
+def _with_held(job: SlurmJob, gpus: HeldGpus) -> SlurmJob:
+    counts = tuple((node, len(indices)) for node, indices in gpus)
+    return replace(job, gpu_indices=gpus, gpu_nodes=counts if _may_be_uneven(job) else job.gpu_nodes)
 
 
 def held_gpus(text: str, nodes: Mapping[int, Sequence[str]]) -> dict[int, HeldGpus]:

@@ -64,6 +64,7 @@ class SlurmJob(Struct, frozen=True, gc=False):
         gpus: the total asked for or allocated.
         gpus_per_node: GPUs of each node, None if their number is not fixed.
         gpu_nodes: (node, GPUs) of the allocation, empty while pending; all of its nodes' for a job that shares no node.
+            Those asked for by job, task or socket count as spread evenly where Slurm does not show their indices.
         cpus: CPUs asked for or allocated. A waiting job with `cpus_per_gpu` will get more.
         least_memory_mib: --mem or --mem-per-cpu (Slurm does not show which), or the default; 0 with --mem-per-gpu.
         gres_per_node: asked for on each node, as sbatch's --gres takes it (`gpu:a100:2,shard:4`).
@@ -72,7 +73,8 @@ class SlurmJob(Struct, frozen=True, gc=False):
             known of a task that waits beside its array's record, such as a requeued one.
         throttled_tasks: of `array_tasks`, those that this limit keeps waiting, as `array_limits.throttled` finds it.
         node_names: the nodes of the allocation.
-        gpu_indices: (node, indices of the job's GPUs there), as far as known; read only while some job asks for shards.
+        gpu_indices: (node, indices of the job's GPUs there), as far as known; read only for jobs that may
+            have another number on each node, and for all while some job asks for shards.
         required_nodes: nodes that a waiting job must have.
         het_job_id: for components of a heterogeneous job, which start together, the id of the first; None for others.
         natives: the priorities that Slurm itself gives a waiting job, without a site factor: one for each partition of
@@ -257,6 +259,11 @@ class SlurmNode(Struct, frozen=True, gc=False):
     def schedulable(self) -> bool:
         """Whether Slurm would start a new job on the node if there were room."""
         return takes_jobs(self.state)
+
+    @property
+    def is_powered_down(self) -> bool:
+        """Whether Slurm would have to turn it on first, which takes minutes and, in a cloud, costs money."""
+        return "POWERED_DOWN" in self.state.split("+")
 
 
 def takes_jobs(state: str) -> bool:

@@ -13,7 +13,7 @@ from slurm_plugin.client.records import SlurmJob, Topology
 from slurm_plugin.config import OrderSection, PreemptionBudget
 from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.progress import JobProgress
-from slurm_plugin.observation.requirements import NO_NODE, SCRONTAB, Requirements, unmodelled
+from slurm_plugin.observation.requirements import SCRONTAB, Requirements, unmodelled
 from slurm_plugin.observation.standing import (
     FairShares,
     lane,
@@ -26,6 +26,11 @@ from slurm_plugin.observation.standing import (
 
 _NOT_SIGNALLED = frozenset({"SUSPENDED", "STOPPED", "CONFIGURING"})
 """States in which no signal reaches the batch script. Slurm also holds a suspended job that is requeued."""
+
+
+def _is_ended_by_slurm(record: SlurmJob) -> bool:
+    """Whether Slurm ends it for another job once its GraceTime is over, and has not suspended it for that instead."""
+    return record.preempted and record.state == "RUNNING" and not record.suspended_s
 
 
 class QueueRules(Struct, frozen=True):
@@ -59,7 +64,7 @@ class QueueRules(Struct, frozen=True):
         if record.state == "PENDING" or job.elastic is not None:
             fitting = self.requirements.node_set(record)
             why = unmodelled(record, self.topology, self.requirements.shards_per_gpu)
-            why = why or ("" if fitting.nodes or not self.has_nodes else NO_NODE)
+            why = why or ("" if fitting.nodes or not self.has_nodes else self.requirements.why_none(record))
             partition = partition if why else fitting.name
         if record.state != "PENDING" and why:
             job, why = replace(job, elastic=None), ""  # it could not be planned on other nodes once it has left these
@@ -93,7 +98,7 @@ class QueueRules(Struct, frozen=True):
             and job_id not in self.in_vain
             and record.user not in self.owners
             and limits_of(record) not in self.served_first,
-            asked_to_leave=job_id in known.asked_to_leave,
+            asked_to_leave=job_id in known.asked_to_leave or _is_ended_by_slurm(record),
             user_silent_s=known.unreported_s.get(record.user, 0.0),
             granted_step=known.granted_steps.get(job_id, math.inf),
         )

@@ -82,6 +82,7 @@ _ANY_OF = re.compile(r"[A-Za-z0-9_.-]+(\|[A-Za-z0-9_.-]+)+")
 
 SCRONTAB = "it is a scrontab job, which Slurm lets nobody change"
 NO_NODE = "no node of its partition has all that it asks for"
+MIXED_TYPES = "the nodes that have all that it asks for have GPUs of other types, too"
 
 
 class Needs(Struct, frozen=True):
@@ -257,6 +258,15 @@ class Requirements:
                 self._sets[alike] = NodeSet(name, fitting)
             self._known[key] = self._sets[alike]
         return self._known[key]
+
+    def why_none(self, record: SlurmJob) -> str:
+        """Why the set is empty: Slurm may well start the job on a node that has its type of GPU and another one."""
+        needs = Needs.of(record)
+        of_any_type = replace(needs, gpu_type="")
+        with_type = (kind for kind in self._kinds if needs.gpu_type in kind.gpu_types and of_any_type.are_met_by(kind))
+        ours = (kind for kind in with_type if not kind.partitions.isdisjoint(record.partitions))
+        is_there = any(not needs.excluded.issuperset(self._kinds[kind]) for kind in ours)
+        return MIXED_TYPES if is_there else NO_NODE
 
     def names_by_node(self) -> Mapping[str, frozenset[str]]:
         """For each node the names of the sets that it is in, except whole partitions."""

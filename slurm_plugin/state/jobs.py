@@ -173,7 +173,24 @@ def _waiting(view: View, job: Job) -> str:
         refused = view.seen.known.refused_leases.get(job.job_id)
         without = f" Slurm has refused a reservation for it: {' '.join(refused.split())}." if refused else ""
         return f"{planned}{_nearness(view, reservation.placement)}{without}"
-    return "It is blocked by jobs that come before it, and starts when they leave room."
+    return f"{_blocked(view, job)}."
+
+
+def _blocked(view: View, job: Job) -> str:
+    """Why a job has no planned start, and who leaves; without a full stop."""
+    leaves = {preemption.job_id for preemption in view.plan.preemptions if preemption.beneficiary == job.job_id}
+    if job.job_id in view.ahead.firsts:
+        why = "No job waits before it, but the GPUs that it needs are not free"
+        where = frozenset(view.seen.jobs[job.job_id].partitions)
+        near = {name for name, node in view.seen.nodes.items() if not where.isdisjoint(node.partitions)}
+        going = (other for other in view.seen.snapshot.running if other.is_leaving)
+        leaves |= {other.job_id for other in going if not near.isdisjoint(share.node for share in other.allocation)}
+    else:
+        why = "It is blocked by jobs that come before it, and starts when they leave room"
+    if not leaves:
+        return why
+    named = ", ".join(map(str, sorted(leaves)))
+    return f"{why}; job {named} is about to leave" if len(leaves) == 1 else f"{why}; jobs {named} are about to leave"
 
 
 def _resting(record: SlurmJob, now_s: float) -> str:
@@ -195,7 +212,9 @@ def _starting(view: View, record: SlurmJob, start: Start) -> str:
             return f"GPUs for it are free ({where}), but {node} has too few {short} left."
     if record.waits_for is WaitReason.UNTESTED:
         return f"GPUs for it are free ({where}); Slurm has not tested it since it was submitted or changed."
-    return f"GPUs for it are free ({where}): Slurm can start it in its next cycle."
+    keeper = view.ahead.keeps.get(record.job_id)
+    unless = f", unless it keeps them for job {keeper}, which comes before it" if keeper is not None else ""
+    return f"GPUs for it are free ({where}): Slurm can start it in its next cycle{unless}."
 
 
 def _progress(view: View, job: Job) -> Iterator[str]:

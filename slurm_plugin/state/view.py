@@ -21,6 +21,7 @@ from slurm_plugin.observation.queue_positions import QueuePositions
 from slurm_plugin.observation.site_factors import OwnFactors
 from slurm_plugin.observation.spool import WholeProgressSpool
 from slurm_plugin.observation.sweep_record import ended_before, read
+from slurm_plugin.state.ahead import Ahead
 from slurm_plugin.steering.decide import planned
 from slurm_plugin.steering.grouping import LiveGroup, device_name, live_groups
 
@@ -111,6 +112,7 @@ class View(Struct, frozen=True):
     reservations: Mapping[int, Reservation]
     sharers: GpuHolders
     ranks: Mapping[int, int]
+    ahead: Ahead
 
     @classmethod
     def of(cls, config: Config, records: ClusterRecords, now_s: float) -> View:
@@ -143,4 +145,5 @@ class View(Struct, frozen=True):
             {reservation.job_id: reservation for reservation in plan.reservations},
             GpuHolders.of(seen),
             {job_id: rank for rank, job_id in enumerate(scores, start=1)},
+            Ahead.of(plan, seen),
         )

@@ -105,12 +105,17 @@ def releases(plan: Plan, seen: Observation) -> Releases:
 
 
 def _placed(plan: Plan, seen: Observation) -> Mapping[int, str]:
-    """Jobs on several nodes would get all nodes of a list, so they are left to Slurm, as are jobs with a lease."""
+    """Left to Slurm are jobs on several nodes, which would get all of a list, and jobs with a lease.
+
+    So are those planned on a node that is powered down: policies prefer empty nodes, and would boot one after the other
+    while the job has room on others. Slurm boots one if it has none.
+    """
     return {
         start.job_id: start.placement[0].node
         for start in plan.starts
         if start.job_id in plan.placed and len(start.placement) == 1 and not start.placement[0].indices
         if may_be_pinned(record := seen.jobs[start.job_id], seen.snapshot.now_s) and not record.reservation
+        if not seen.nodes[start.placement[0].node].is_powered_down
     }
 
 

@@ -115,6 +115,17 @@ def test_gpu_requests(
     assert job.submit_s <= job.start_s
 
 
+@pytest.mark.parametrize("asked", [["--gpus-per-task=1", "--ntasks=9"], ["--gpus=9"]], ids=" ".join)
+def test_gpus_spread_unevenly_are_counted_where_they_are(
+    client: SlurmClient, cluster: Cluster, asked: list[str]
+) -> None:
+    """Slurm fills the first node, which has 8."""
+    job_id = submit(cluster, "--nodes=2", *asked)
+    until(lambda: any(j.job_id == job_id and j.state == "RUNNING" for j in client.jobs()), "the job runs")
+    (job,) = client.jobs()
+    assert job.gpu_nodes == (("n1", 8), ("n2", 1))
+
+
 def test_time_for_which_a_job_was_suspended_is_no_run_time(client: SlurmClient, cluster: Cluster) -> None:
     job_id, other = submit(cluster, "--gres=gpu:2"), submit(cluster, "--gres=gpu:2")
 

@@ -395,6 +395,54 @@ def test_a_changed_weight_of_age_counts_once_the_settings_have_been_looked_at(lo
     assert lags == [10, 4]
 
 
+SPREAD = {
+    "JobID": "7",
+    "State": "RUNNING",
+    "ArrayTaskID": "N/A",
+    "NodeList": "n[3-4]",
+    "NumNodes": "2",
+    "NumTasks": "5",
+    "tres-per-task": "gres:gpu:1",
+}
+"""What `sbatch -N2 -n5 --gpus-per-task=1` has got."""
+UNEVEN = "JobId=7 JobName=x Nodes=n3 CPU_IDs=0-3 Mem=1 GRES=gpu:4(IDX:0-3) Nodes=n4 CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:2) "
+
+
+@pytest.mark.parametrize(
+    ("told", "detail", "gpu_nodes", "gpu_indices", "reads"),
+    [
+        ({}, UNEVEN, (("n3", 4), ("n4", 1)), (("n3", (0, 1, 2, 3)), ("n4", (2,))), 1),
+        ({"tres-per-task": "0", "tres-per-job": "gres:gpu:5"}, UNEVEN, (("n3", 4), ("n4", 1)), None, 1),
+        ({}, "JobId=7 JobName=x Nodes=n[3-4] CPU_IDs=0 Mem=1 GRES=gpu:3(CNT:3) ", (("n3", 3), ("n4", 2)), (), 1),
+        ({"NodeList": "n3", "NumNodes": "1"}, UNEVEN, (("n3", 5),), (), 0),
+        ({"tres-per-task": "0", "tres-per-node": "gres:gpu:2"}, UNEVEN, (("n3", 2), ("n4", 2)), (), 0),
+        ({"tres-per-task": "0"}, UNEVEN, (), (), 0),
+        ({"Exclusive": "NODE"}, UNEVEN, (("n3", 3), ("n4", 2)), (), 0),
+        ({"State": "PENDING", "NodeList": ""}, UNEVEN, (), (), 0),
+    ],
+    ids=["by task", "by job", "without indices", "one node", "by node", "no GPUs", "whole nodes", "waits"],
+)
+def test_gpus_that_slurm_spreads_unevenly_are_counted_where_they_are(
+    log: Path,
+    tmp_path: Path,
+    told: dict[str, str],
+    detail: str,
+    gpu_nodes: tuple[tuple[str, int], ...],
+    gpu_indices: tuple[tuple[str, tuple[int, ...]], ...] | None,
+    reads: int,
+) -> None:
+    """Else GPUs seem free that are taken. What tells it is a long answer: it is read for such jobs alone."""
+    (tmp_path / "squeue.py").write_text(SQUEUE.format(values=SPREAD | told))
+    tool(tmp_path, "squeue", f'exec {sys.executable} {tmp_path}/squeue.py "$@"')
+    tool(tmp_path, "sprio", "")
+    tool(tmp_path, "scontrol", f'[ "$1" = -V ] && echo slurm 99.01.1 || {{ echo "$*" >> {log}; echo "{detail}"; }}')
+    (job,) = CliClient().jobs()
+    assert job.gpu_nodes == gpu_nodes
+    assert gpu_indices is None or job.gpu_indices == gpu_indices
+    asked = log.read_text().splitlines() if log.exists() else []
+    assert sum("show job" in line for line in asked) == reads
+
+
 def test_a_requeued_job_knows_the_delay_of_its_cluster(log: Path, tmp_path: Path) -> None:
     again = {"JobID": "7", "State": "PENDING", "ArrayTaskID": "N/A", "RestartCnt": "1"}
     (tmp_path / "squeue.py").write_text(SQUEUE.format(values=again))

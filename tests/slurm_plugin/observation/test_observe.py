@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from explsched.preemption_record import Interruption, PreemptionRecord
+from sched_policy import catalog
 from sched_policy.model import Elastic, Job, StageProfile
 from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode, SlurmReservation
 from slurm_plugin.config import Config, PreemptionSection, SlurmSection
@@ -158,6 +159,30 @@ def test_a_heterogeneous_job_is_one_training(tmp_path: Path) -> None:
 def test_a_job_that_no_signal_reaches_is_spared(tmp_path: Path, state: str) -> None:
     job = job_of(tmp_path, comment="explsched:checkpoint=USR1", state=state)
     assert (job.holds_gpus, job.is_preemptible) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("ended_by_slurm", "victims"),
+    [
+        ({}, [2]),
+        ({"preempted": True}, []),
+        ({"preempted": True, "suspended_s": 30.0}, [2]),  # with PreemptMode=SUSPEND it keeps its GPUs, and goes on
+        ({"preempted": True, "state": "SUSPENDED"}, [2]),
+    ],
+    ids=str,
+)
+def test_nobody_leaves_for_a_job_for_which_slurm_ends_another_one(
+    tmp_path: Path, ended_by_slurm: dict[str, Any], victims: list[int]
+) -> None:
+    """A GraceTime may be many passes long."""
+    held = {"state": "RUNNING", "start_s": 1.0, "time_limit_s": 90_000.0, "gpus": 4, "gpus_per_node": 4}
+    low = record(1, **{**held, "gpu_nodes": (("n1", 4),), "node_names": ("n1",), **ended_by_slurm})
+    own = {"gpu_nodes": (("n2", 4),), "node_names": ("n2",), "comment": "explsched:checkpoint=USR1"}
+    waits = record(3, reason="Resources", natives=(100,), time_limit_s=60.0, gpus=4, gpus_per_node=4)
+    nodes = tuple(SlurmNode(name, "ALLOCATED", 4, frozenset({"main"})) for name in ("n1", "n2"))
+    records = ClusterRecords(nodes, (low, record(2, **held, **own), waits), ())
+    plan = catalog.build("srsf").plan(observe(records, ProgressSpool(tmp_path), NOW_S).snapshot)
+    assert [preemption.job_id for preemption in plan.preemptions] == victims
 
 
 def test_a_job_that_has_reported_its_end_is_spared_until_its_script_begins_another_command(tmp_path: Path) -> None:

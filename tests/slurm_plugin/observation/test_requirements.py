@@ -162,7 +162,18 @@ def test_a_running_job_is_resized_only_for_nodes_that_it_may_have(asks: dict[str
 
 def test_a_node_with_gpus_of_several_types_is_left_out_for_a_job_that_wants_one() -> None:
     mixed = node("n1", gpu_types=frozenset({"a100", "1g.10gb"}))
-    assert 5 in look(record(5, gpu_type="1g.10gb"), nodes=(mixed,)).unmodelled
+    asks = record(5, gpu_type="1g.10gb", excluded_nodes=("n2",))
+    none, kept = "no node of its partition", "have GPUs of other types"
+    uniform = node("n2", gpu_types=frozenset({"1g.10gb"}))
+    for job, why in (
+        (asks, kept),
+        (replace(asks, excluded_nodes=("n1", "n2")), none),
+        (replace(asks, cpus=40), none),
+        (replace(asks, partition="other"), none),
+        (replace(asks, gpu_type="h100"), none),
+    ):
+        assert why in look(job, nodes=(mixed, uniform)).unmodelled[5], job
+    assert not look(replace(asks, excluded_nodes=()), nodes=(mixed, uniform)).unmodelled
 
 
 def test_jobs_that_the_same_nodes_suit_are_planned_on_one_set_however_their_needs_differ() -> None:

@@ -24,7 +24,7 @@ from explsched.cli import own_name, root
 from sched_policy.model import Switch
 from sched_policy.plan import Plan, Score
 from slurm_plugin.client.capabilities import Capabilities, SlurmVersion
-from slurm_plugin.client.records import ClusterRecords, SlurmNode, Topology
+from slurm_plugin.client.records import ClusterRecords, SlurmJob, SlurmNode, Topology
 from slurm_plugin.config import Config, PreemptionSection, ProgressSection
 from slurm_plugin.instance.heartbeat import Heartbeat
 from slurm_plugin.instance.holder import Holder
@@ -546,6 +546,68 @@ def test_of_a_job_that_slurm_has_tested_it_is_not_said_that_it_has_not(tmp_path:
     config = Config(policy="fifo", progress=ProgressSection(spool=tmp_path))
     (told,) = explanations(View.of(config, found, NOW_S))
     assert any(words in sentence for sentence in told.sentences), told.sentences
+
+
+WAITS = "It is blocked by jobs that come before it, and starts when they leave room"
+ALL_TAKEN = "No job waits before it, but the GPUs that it needs are not free"
+
+
+@pytest.mark.parametrize(
+    ("holder", "before", "said"),
+    [
+        ({}, (), f"{ALL_TAKEN}."),
+        ({}, (record(1, reason="Resources", natives=(200,), time_limit_s=60.0),), f"{WAITS}."),
+        ({}, (record(1, reason="Dependency"),), f"{ALL_TAKEN}."),
+        (
+            {},
+            (record(1, reason="Resources", natives=(200,), time_limit_s=60.0, partition="cpu"),),
+            f"{ALL_TAKEN}.",
+        ),
+        ({"comment": "explsched:checkpoint=USR1"}, (), f"{ALL_TAKEN}; job 60 is about to leave."),
+        ({"preempted": True}, (), f"{ALL_TAKEN}; job 60 is about to leave."),
+        ({"preempted": True}, (record(1, reason="Resources", natives=(200,), time_limit_s=60.0),), f"{WAITS}."),
+        ({"preempted": True, "state": "COMPLETING"}, (), f"{ALL_TAKEN}; job 60 is about to leave."),
+    ],
+)
+def test_explain_says_what_a_waiting_job_waits_for_and_who_leaves(
+    tmp_path: Path, holder: dict[str, Any], before: tuple[SlurmJob, ...], said: str
+) -> None:
+    """By its comment job 60 leaves in the present plan, else Slurm has asked it to leave, or it is at its end."""
+    node = SlurmNode("n1", "ALLOCATED", 4, frozenset({"main"}))
+    held = {"state": "RUNNING", "start_s": 1.0, "node_names": ("n1",), "gpu_nodes": (("n1", 4),)}
+    runs = record(60, **{**held, "gpus": 4, "gpus_per_node": 4, "time_limit_s": 2 * NOW_S, **holder})
+    waits = record(61, reason="Resources", natives=(100,), time_limit_s=3600.0, submit_s=NOW_S - 60)
+    config = Config(policy="srsf", progress=ProgressSection(spool=tmp_path))
+    view = View.of(config, ClusterRecords((node,), (runs, waits, *before), ()), NOW_S)
+    (told,) = (one for one in explanations(view) if one.jobid == 61)
+    assert said in told.sentences, told.sentences
+
+
+@pytest.mark.parametrize(
+    ("gang", "end"),
+    [
+        ({"nodes": 2, "gpus": 8}, ", unless it keeps them for job 2, which comes before it."),
+        ({"nodes": 2, "gpus": 8, "partition": "other"}, "."),
+        ({"nodes": 2, "gpus": 8, "reason": "Dependency"}, "."),
+        ({"nodes": 3, "gpus": 12}, "."),  # after all that fit, since the end of no single job makes room for it
+        ({"nodes": 1, "gpus": 4}, "."),  # starts itself
+    ],
+    ids=str,
+)
+def test_explain_says_for_whom_slurm_may_keep_free_gpus(tmp_path: Path, gang: dict[str, Any], end: str) -> None:
+    """Whatever the policy reserves, Slurm's backfill plans a start for each job that comes first in its queue."""
+    nodes = tuple(SlurmNode(f"n{n}", "IDLE", 4, frozenset({"main"})) for n in range(1, 5))
+    held = {"state": "RUNNING", "start_s": NOW_S, "gpus": 4, "gpus_per_node": 4, "time_limit_s": 36_000.0}
+    runs = [record(n, node_names=(f"n{n}",), gpu_nodes=((f"n{n}", 4),), **held) for n in (1, 3, 4)]
+    new = {"submit_s": NOW_S - 60, "reason": "Resources"}
+    before = record(2, **{**new, "gpus_per_node": 4, "time_limit_s": 60.0, "natives": (200,), **gang})
+    fits = record(5, **{**new, "gpus": 1, "gpus_per_node": 1, "time_limit_s": 1200.0, "natives": (100,)})
+    more = (SlurmNode("n5", "IDLE", 1, frozenset({"main"})),) if before.nodes == 1 else ()
+    config = Config(policy="srsf", progress=ProgressSection(spool=tmp_path))
+    view = View.of(config, ClusterRecords((*nodes, *more), (*runs, before, fits), ()), NOW_S)
+    (told,) = (one for one in explanations(view) if one.jobid == 5)
+    (said,) = (sentence for sentence in told.sentences if "next cycle" in sentence)
+    assert said.endswith(f"Slurm can start it in its next cycle{end}")
 
 
 def test_a_job_without_a_time_limit_is_said_to_have_none(tmp_path: Path) -> None:

@@ -55,7 +55,8 @@ def after(seen: Observation, changes: tuple[Change, ...], later_s: float = 1.0) 
             )
         elif isinstance(change, SetAdminComment):
             jobs[change.job_id] = replace(jobs[change.job_id], admin_comment=change.admin_comment)
-    return look(*jobs.values(), rule=seen.cluster.shard_rule, later_s=seen.snapshot.now_s - NOW_S + later_s)
+    later_s += seen.snapshot.now_s - NOW_S
+    return look(*jobs.values(), nodes=len(seen.nodes), rule=seen.cluster.shard_rule, later_s=later_s)
 
 
 @given(MARKS)
@@ -379,6 +380,17 @@ def test_a_job_whose_node_is_decided_is_pinned_there_and_let_go_when_it_does_not
 def test_jobs_that_have_a_place_already_are_not_pinned(fields: dict[str, object]) -> None:
     seen = look(waiting(5, 0, gpus=1, gpus_per_node=1, **fields), nodes=2)
     assert carried_out(placed(5, "n2"), seen) == ()
+
+
+@pytest.mark.parametrize("state", ["IDLE+CLOUD+POWERED_DOWN", "IDLE+POWERED_DOWN"])
+def test_no_job_is_pinned_to_a_node_that_is_powered_down(state: str) -> None:
+    """The emptiest node would be booted while others are idle; Slurm goes by weights, and boots it if none is left."""
+    seen = look(waiting(5, 0, gpus=1, gpus_per_node=1), nodes=2)
+    off = replace(seen, nodes={**seen.nodes, "n2": replace(seen.nodes["n2"], state=state)})
+    assert carried_out(placed(5, "n2"), off) == ()
+    (job,) = after(seen, carried_out(placed(5, "n2"), seen)).jobs.values()
+    goes_off = replace(look(job, nodes=2), nodes=off.nodes)
+    assert carried_out(placed(5, "n2"), goes_off) == (TargetJob(5, (), ""),)
 
 
 def test_starts_that_bind_nobody_to_a_node_are_left_to_slurm() -> None:
