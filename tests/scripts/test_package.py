@@ -140,3 +140,13 @@ def test_an_upgrade_is_complete_also_if_not_all_is_well(tmp_path: Path, fails: s
     done = subprocess.run(argv, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert words in done.stderr
+
+
+def test_removal_stops_the_daemon_and_the_services_beside_it(tmp_path: Path) -> None:
+    """Those of page and state that the docs have sites make would run on without their files."""
+    (tmp_path / "systemctl").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "systemctl").chmod(0o755)
+    text = (SCRIPTS / "debian/prerm").read_text().replace("/run/systemd/system", str(tmp_path))
+    done = subprocess.run(["/bin/sh", "-c", text, "prerm", "remove"], env={"PATH": str(tmp_path)}, capture_output=True)
+    assert done.returncode == 0
+    assert done.stdout.decode().splitlines() == ["stop sexplsched*.service", "--quiet disable sexplschedd.service"]
