@@ -41,8 +41,8 @@ from simulation.pairs import interference_of
 from simulation.results.outcome import Ending, TraceOutcome
 from simulation.traces.trace import ClusterShape, Trace
 from slurm_plugin.client.records import ShardRule
-from slurm_plugin.steering.grouping import in_order
 from slurm_plugin.steering.release import Releases, choice, foreseen
+from slurm_plugin.steering.slurm_order import wanted_order
 
 AS_SLURM = Backfill(ALL, queue_depth=500, window_s=86_400.0)
 """Slurm's own: conservative, with bf_max_job_test and bf_window as they are by default."""
@@ -96,7 +96,7 @@ def steered(plan: Plan, snapshot: Snapshot, shards: int, rule: ShardRule) -> tup
         each = {start.job_id: 1 for start in starts}
         holders = {gpu: ids for gpu, ids in enumerate(held[node]) if ids}
         released += foreseen(starts, holders, _free(held[node], shards), each, rule)
-    return queue_order(replace(plan, scores=in_order(plan, Releases(tuple(released)))), snapshot)
+    return wanted_order(plan, snapshot, Releases(tuple(released)))
 
 
 def _free(held: Sequence[tuple[int, ...]], shards: int) -> list[int]:

@@ -70,7 +70,10 @@ def _was(job_id: int, config_path: Path | None) -> str:
 
 
 def _changes(view: View, config: Config) -> Sequence[SlurmChange]:
-    """What the daemon would write, with the preemptions that are underway where we may read of them."""
+    """What the daemon would write, with the preemptions that are underway where we may read of them.
+
+    Only the daemon knows which jobs Slurm does not update for now, and when it computes priorities anew.
+    """
     from slurm_plugin.steering.decide import Kept, changes
     from slurm_plugin.steering.preemption import FILE, PreemptionTracker
     from slurm_plugin.steering.reconcile import SteeringLimits
@@ -78,7 +81,8 @@ def _changes(view: View, config: Config) -> Sequence[SlurmChange]:
     factors = config.order.site_factor_file
     underway = factors.with_name(FILE)
     tracker = PreemptionTracker(config.preemption_budget(), underway if os.access(underway, os.R_OK) else None)
-    tracker.drop_late(view.seen.snapshot.now_s, config.interval_s)
+    now_s = view.seen.snapshot.now_s
+    tracker.begin(now_s, config.interval_s, closed=frozenset(), clear_from_s=now_s)
     kept = Kept(tracker, view.seen.known.others_factors if os.access(factors, os.R_OK) else None)
     return changes(view.plan, view.seen, SteeringLimits.of(config), kept).all
 

@@ -195,13 +195,13 @@ class SlurmJob(Struct, frozen=True, gc=False):
         best = natives[0] if len(natives) == 1 else max(natives)
         return max(LEAST_PRIORITY, best + self.age_lag + site_factor)
 
-    def is_cut_off(self, others_factor: int) -> bool:
+    def is_cut_off(self, base_factor: int) -> bool:
         """Whether its --nice takes more from its priority than there is, which Slurm cuts off at `LEAST_PRIORITY`.
 
-        `others_factor` is the part of its site factor that is not ours. Ours would have to make up for what is cut off,
-        and would be worth that much more as soon as the job's owner takes the --nice back.
+        `base_factor` is its site factor without our part. Ours would have to make up for what is cut off, and would be
+        worth that much more as soon as the job's owner takes the --nice back.
         """
-        return bool(self.natives) and max(self.natives) + self.age_lag + max(0, others_factor) < 0
+        return bool(self.natives) and max(self.natives) + self.age_lag + max(0, base_factor) < 0
 
     @property
     def is_in_force(self) -> bool:

@@ -42,6 +42,8 @@ class Remembered(Struct, frozen=True):
         unreported_s: run time of trainings that ended without a curve, by user.
         trainings: earlier trainings of sweeps, by job id.
         others_factors: the part of waiting jobs' site factors that others have set.
+        base_factors: waiting jobs' site factors without our order: the part that others have set, less what of the
+            job's position is used up.
         fresh_leases: jobs whose leases changed, or were removed, too recently to change again.
         refused_leases: jobs that get no lease for now, since Slurm has refused them one, and its words.
         ended_runs: run times of ended jobs.
@@ -60,6 +62,7 @@ class Remembered(Struct, frozen=True):
     unreported_s: Mapping[str, float] = field(default_factory=dict)
     trainings: Mapping[int, SeenTraining] = field(default_factory=dict)
     others_factors: Mapping[int, int] = field(default_factory=dict)
+    base_factors: Mapping[int, int] = field(default_factory=dict)
     fresh_leases: frozenset[int] = frozenset()
     refused_leases: Mapping[int, str] = field(default_factory=dict)
     ended_runs: tuple[EndedRun, ...] = ()

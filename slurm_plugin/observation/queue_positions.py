@@ -20,9 +20,11 @@ has used meanwhile counts, and so is the site factor that others have set, which
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from msgspec import Struct
@@ -34,6 +36,9 @@ from slurm_plugin.client.changes import Change, RequeueJob, SetSiteFactor
 from slurm_plugin.client.records import LEAST_PRIORITY, SlurmJob
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.saved_state import SavedState
+
+FILE = "lent_places.json"
+"""Beside the file with our site factors: which positions are used up."""
 
 
 class _Exchanged(Struct, frozen=True, array_like=True):
@@ -104,6 +109,19 @@ class QueuePositions:
         self._notes = self._saved = replace(notes, stood=began | notes.stood, began={})
         self._waited: dict[int, _Stood] = {}
         self._paid: dict[int, _Exchanged] = {}
+
+    @classmethod
+    def of_visitor(cls, path: Path) -> Self:
+        """For read-only commands: without a file that may be read, no position is used up."""
+        return cls(path if os.access(path, os.R_OK) else None)
+
+    def base_factors(
+        self, jobs: Sequence[SlurmJob], others_factors: Mapping[int, int], now_s: float, max_wait_s: float
+    ) -> dict[int, int]:
+        """By pending job, its site factor without our order: the part that others have set, and `used`."""
+        used = self.used(jobs, now_s, max_wait_s)
+        ids = others_factors.keys() | used.keys()
+        return {job_id: others_factors.get(job_id, 0) + used.get(job_id, 0) for job_id in ids}
 
     def used(self, jobs: Iterable[SlurmJob], now_s: float, max_wait_s: float) -> dict[int, int]:
         """By pending job, how much lower its position is: a negative site factor, positive for a preempted job.
@@ -182,15 +200,13 @@ class QueuePositions:
         changes: Sequence[Change],
         most: int,
         beneficiaries: Mapping[int, int | None],
-        others_factors: Mapping[int, int],
         unwritten: AbstractSet[int] = frozenset(),
     ) -> None:
         """Record which job gets which position in this pass; `ranked` are the snapshot's jobs in the wanted order.
 
         A pass writes at most `most` site factors; if it has reached that number, some jobs may keep their old
         positions, as do those whose new site factors are `unwritten`, postponed or refused. `beneficiaries` has the job
-        that needs the GPUs, by requeued job, and `others_factors` the part of each site factor that others have set.
-        May be called again for the same pass.
+        that needs the GPUs, by requeued job. May be called again for the same pass.
         """
         snapshot, records = seen.snapshot, seen.jobs
         row = {job.job_id: i for i, job in enumerate(snapshot.jobs)}
@@ -207,14 +223,14 @@ class QueuePositions:
             gain = round(peer.native_priority - job.native_priority)
             if gain > 0 and (is_cut or job.job_id in unwritten):
                 factor = written.get(job.job_id, records[job.job_id].site_factor or 0)
-                gain = min(gain, max(0, factor - seen.known.others_factors.get(job.job_id, 0)))
+                gain = min(gain, max(0, factor - seen.known.base_factors.get(job.job_id, 0)))
             loans[job.job_id] = _Exchanged(peer.job_id, gain)
         served = set(beneficiaries.values())
         stands = {
             job.job_id: _Stood(
                 round(job.native_priority) + (loans[job.job_id].gain if job.job_id in loans else 0),
                 _kind(records[job.job_id]),
-                share + others_factors.get(job.job_id, 0),
+                share + seen.known.others_factors.get(job.job_id, 0),
             )
             for job in snapshot.jobs
             if (job.allows_preemption or job.job_id in served) and job.state is JobState.PENDING

@@ -67,7 +67,7 @@ class QueueRules(Struct, frozen=True):
             job = replace(job, elastic=None)
         known, job_id, is_modelled = self.known, record.job_id, not why
         job = replace(job, submit_s=past.submitted_s) if past else job
-        standing = standing_of(record, self.rules.scope, known.others_factors.get(job_id, 0))
+        standing = standing_of(record, self.rules.scope, known.base_factors.get(job_id, 0))
         planned = may_be_planned(
             record,
             self.now_s,

@@ -152,8 +152,8 @@ class JobStanding(Struct, frozen=True):
     native_priority: float = 0.0
 
 
-def standing_of(record: SlurmJob, scope: Scope, others_factor: int) -> JobStanding:
-    """The standing of a job; `others_factor` is the part of its site factor that is not ours.
+def standing_of(record: SlurmJob, scope: Scope, base_factor: int) -> JobStanding:
+    """The standing of a job; `base_factor` is its site factor without our order.
 
     In scope `partition` all jobs are peers without native priorities: the policy alone decides the order. A job for
     which Slurm shows no priority (held, or with a later begin time), whose priority an operator has set, or whose
@@ -162,11 +162,11 @@ def standing_of(record: SlurmJob, scope: Scope, others_factor: int) -> JobStandi
     if scope == "partition":
         return JobStanding()
     owner = record.user if scope == "user" else record.account
-    if not record.natives or record.site_factor is None or record.is_cut_off(others_factor):
+    if not record.natives or record.site_factor is None or record.is_cut_off(base_factor):
         return JobStanding(owner, f"job {record.job_id}", float(record.native_priority or 0))
     reservation = "" if leased_job(record.reservation) is not None else record.reservation
     alike = (record.account, record.partition, record.qos, reservation, str(record.nice))
-    return JobStanding(owner, "\x1f".join(alike), record.priority_with(others_factor))
+    return JobStanding(owner, "\x1f".join(alike), record.priority_with(base_factor))
 
 
 class FairShares:

@@ -16,6 +16,8 @@ from slurm_plugin.config import Config
 from slurm_plugin.observation.group_annotation import GroupAnnotation, is_pinned
 from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation, observe
+from slurm_plugin.observation.queue_positions import FILE as POSITIONS
+from slurm_plugin.observation.queue_positions import QueuePositions
 from slurm_plugin.observation.site_factors import OwnFactors
 from slurm_plugin.observation.spool import WholeProgressSpool
 from slurm_plugin.observation.sweep_record import ended_before, read
@@ -113,10 +115,14 @@ class View(Struct, frozen=True):
     @classmethod
     def of(cls, config: Config, records: ClusterRecords, now_s: float) -> View:
         """The view of records read from Slurm. Raises `PolicyError` if the policy fails."""
-        own_factors = OwnFactors.of_visitor(config.order.site_factor_file)
+        factors = config.order.site_factor_file
+        others = OwnFactors.of_visitor(factors).others(records.jobs)
+        positions = QueuePositions.of_visitor(factors.with_name(POSITIONS))
+        positions.take_in({job.job_id: job for job in records.jobs})
+        base = positions.base_factors(records.jobs, others, now_s, config.order.max_wait_s)
         spool = WholeProgressSpool(config.progress.spool)
         ended = ended_before(read(config.progress.spool), records.jobs, spool, config.order.scope, now_s)
-        remembered = Remembered(others_factors=own_factors.others(records.jobs), trainings=ended)
+        remembered = Remembered(others_factors=others, base_factors=base, trainings=ended)
         seen = observe(records, spool, now_s, config, remembered)
         policy = catalog.build(config.policy, config.policy_options())
         return cls.planned(config, seen, planned(policy, seen))

@@ -18,8 +18,7 @@ from slurm_plugin.observation.observe import Observation
 RESERVED = 20
 """Number of blocked jobs whose planned starts must not be delayed by backfilled ones."""
 
-
-_REPLAYED = 500
+REPLAYED = 500
 """Number of pending jobs for which a backfill cycle is replayed: Slurm's default for `bf_max_job_test`."""
 
 
@@ -37,7 +36,7 @@ class OwnPlaces(Struct, frozen=True):
 def on_own_places(snapshot: Snapshot) -> OwnPlaces:
     """The pending jobs of a pass, for `started_on_own_places` in the next one."""
     waiting = [job for job in snapshot.jobs if job.state is JobState.PENDING and job.eligible and job.native_priority]
-    first = heapq.nsmallest(_REPLAYED, waiting, lambda job: (-job.native_priority, job.submit_s, job.job_id))
+    first = heapq.nsmallest(REPLAYED, waiting, lambda job: (-job.native_priority, job.submit_s, job.job_id))
     return OwnPlaces(tuple(first), frozenset(job.job_id for job in snapshot.running), snapshot.nodes)
 
 
@@ -64,7 +63,9 @@ def started_on_own_places(seen: Observation, waited: OwnPlaces) -> frozenset[int
 
 
 def started_once_gone(snapshot: Snapshot, order: Sequence[int], going: Container[int]) -> frozenset[int]:
-    """Which pending jobs Slurm would start if the running jobs `going` were gone; `order` are the first pending ones.
+    """Which pending jobs Slurm would start if the running jobs `going` were gone.
+
+    `order` are the first pending ones, at most `REPLAYED`, as Slurm would consider them.
 
     Backfill plans the starts of blocked jobs, so freed GPUs may have to be kept for a larger job ahead. Only the first
     `RESERVED` blocked jobs are planned here: each takes milliseconds on a large cluster, and few of the others want

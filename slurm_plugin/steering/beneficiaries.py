@@ -17,13 +17,12 @@ from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.requirements import allocate, fits, free_once_gone
 from slurm_plugin.observation.standing import limits_of, may_be_first_of_tier, may_start
-from slurm_plugin.steering.backfill_replay import started_once_gone
+from slurm_plugin.steering.backfill_replay import REPLAYED, started_once_gone
 from slurm_plugin.steering.preemption import PreemptionTracker
-from slurm_plugin.steering.slurm_order import by_priority, kept_paused, on_places
+from slurm_plugin.steering.release import releases
+from slurm_plugin.steering.slurm_order import by_priority, kept_paused, on_places, wanted_order
 from slurm_plugin.steering.underway import Look
 
-_LOOKED_AT = 500
-"""Number of pending jobs for which backfill is replayed: Slurm's default for `bf_max_job_test`."""
 _LIMITED = tuple(map(attrgetter, ("gpus", "cpus", "memory_mib", "nodes")))
 """What limits of associations and QOS count."""
 
@@ -47,7 +46,8 @@ def _not_in_vain(preemptions: Sequence[Preemption], plan: Plan, seen: Observatio
             victims[preemption.beneficiary].add(preemption.job_id)
     if not victims:
         return tuple(preemptions)
-    vain = _served_in_vain(on_places(plan, seen.snapshot), seen, victims, _leaving(seen), kept_paused(plan, seen))
+    queue = on_places(wanted_order(plan, seen.snapshot, releases(plan, seen)), seen.snapshot)
+    vain = _would_not_start(queue, seen, victims, _asked(seen), kept_paused(plan, seen))
     return tuple(preemption for preemption in preemptions if preemption.beneficiary not in vain)
 
 
@@ -99,12 +99,15 @@ def _for_one_task(record: SlurmJob, victims: Sequence[int], seen: Observation) -
 
 def requeues_in_vain(
     plan: Plan,
+    queue: Sequence[int],
     seen: Observation,
     victims: Mapping[int, AbstractSet[int]],
     factors: Mapping[int, int],
     ready: Mapping[int, AbstractSet[int]] = MappingProxyType({}),
 ) -> frozenset[int]:
-    """The beneficiaries that would not start if their victims left now. `factors` are the pass's new site factors.
+    """The beneficiaries that would not start if their victims left now.
+
+    `queue` are the pending jobs as the plan orders them (`on_places`), `factors` the pass's new site factors.
 
     `ready` maps beneficiaries to the victims that do leave now. These beneficiaries must also start if all other
     preempted jobs are still there.
@@ -114,23 +117,23 @@ def requeues_in_vain(
     """
     if not victims:
         return frozenset()
-    ideal, actual = on_places(plan, seen.snapshot), by_priority(seen, factors)
-    leaving, paused = _leaving(seen), kept_paused(plan, seen)
-    vain = _served_in_vain(ideal, seen, victims, leaving, paused)
-    vain |= _served_in_vain(actual, seen, victims, leaving, paused)
-    gone = leaving & {job.job_id for job in seen.snapshot.running if job.state is JobState.COMPLETING}
+    actual = by_priority(seen, factors)
+    asked, paused = _asked(seen), kept_paused(plan, seen)
+    vain = _would_not_start(queue, seen, victims, asked, paused)
+    vain |= _would_not_start(actual, seen, victims, asked, paused)
+    gone = asked & {job.job_id for job in seen.snapshot.running if job.state is JobState.COMPLETING}
     now = {job_id: going for job_id, going in ready.items() if job_id not in vain}
-    if gone.union(*now.values()) != leaving:
-        vain |= _served_in_vain(actual, seen, now, gone, paused)
+    if gone.union(*now.values()) != asked:
+        vain |= _would_not_start(actual, seen, now, gone, paused)
     return vain
 
 
-def _leaving(seen: Observation) -> frozenset[int]:
+def _asked(seen: Observation) -> frozenset[int]:
     """Running jobs that have been asked to leave."""
     return frozenset(job.job_id for job in seen.snapshot.running if job.asked_to_leave)
 
 
-def _served_in_vain(
+def _would_not_start(
     in_order: Iterable[int],
     seen: Observation,
     victims: Mapping[int, AbstractSet[int]],
@@ -173,7 +176,7 @@ def _served_in_vain(
         of_tier = {record.job_id for record in others if may_be_first_of_tier(record)}
         queue = sorted(order, key=lambda job_id: job_id not in of_tier)
         last = max((at for at, job_id in enumerate(queue) if job_id in own), default=-1)
-        looked_at = queue[: min(last + 1, _LOOKED_AT)]
+        looked_at = queue[: min(last + 1, REPLAYED)]
         vain |= own.intersection(looked_at) - started_once_gone(
             seen.snapshot, looked_at, leaving.union(*(victims[job_id] for job_id in own))
         )
@@ -182,6 +185,7 @@ def _served_in_vain(
 
 def heirs(
     plan: Plan,
+    queue: Sequence[int],
     seen: Observation,
     victims: Mapping[int, AbstractSet[int]],
     vain: Container[int],
@@ -191,10 +195,9 @@ def heirs(
 
     Only the first of the same owner's jobs that the plan now puts before the beneficiary, and that is no other's heir,
     is considered: the plan prefers it, so the victims may leave for it as well. Dropping the preemption instead would
-    make them save again.
+    make them save again. `queue` and `factors` are as in `requeues_in_vain`.
     """
     jobs = {job.job_id: job for job in seen.snapshot.jobs}
-    queue = on_places(plan, seen.snapshot)
     passed_on: dict[int, AbstractSet[int]] = {}
     found: dict[int, int | None] = {}
     for job_id in (job_id for job_id in victims if job_id in vain):
@@ -208,7 +211,7 @@ def heirs(
         heir = next((job.job_id for job in alike if job.job_id not in victims and job.job_id not in passed_on), None)
         if heir is not None:
             with_heir = {**passed_on, heir: victims[job_id]}
-            if not requeues_in_vain(plan, seen, with_heir, factors):
+            if not requeues_in_vain(plan, queue, seen, with_heir, factors):
                 passed_on = with_heir
         found[job_id] = heir if heir in passed_on else None
     return found
@@ -221,14 +224,18 @@ def _may_start_before_others(record: SlurmJob, now_s: float) -> bool:
 
 
 def interruptions(
-    tracker: PreemptionTracker, plan: Plan, seen: Observation, order: Iterable[SetSiteFactor], clear_from_s: float
+    tracker: PreemptionTracker,
+    plan: Plan,
+    ranked: Sequence[int],
+    seen: Observation,
+    order: Iterable[SetSiteFactor],
 ) -> Sequence[Change]:
     """The next step of each preemption whose beneficiary would start, and the plan's stops.
 
-    `order` has the pass's new site factors; `clear_from_s` is as for `PreemptionTracker.advance`.
+    `ranked` is the `wanted_order`, and `order` has the pass's new site factors. The tracker's pass has begun.
     """
     jobs = {job.job_id: job for job in seen.snapshot.jobs}
-    leaving = (*plan.preemptions, *resized_while_running(plan, jobs))
+    wanted = (*plan.preemptions, *resized_while_running(plan, jobs))
     factors = {change.job_id: change.site_factor for change in order}
     look = Look(jobs, seen.jobs, seen.progress, seen.preempted, seen.snapshot.now_s)
     tracker.serve_in_order(by_priority(seen, factors), look)
@@ -236,9 +243,11 @@ def interruptions(
     asked = {job_id: going for job_id, going in tracker.victims.items() if job_id in jobs}
     ready = tracker.ready_for(look.progress, look.now_s)
     ready = {job_id: going for job_id, going in ready.items() if job_id in asked}
-    in_vain = heirs(plan, seen, asked, requeues_in_vain(plan, seen, asked, factors, ready), factors)
+    queue = on_places(ranked, seen.snapshot) if asked else ()
+    vain = requeues_in_vain(plan, queue, seen, asked, factors, ready)
+    in_vain = heirs(plan, queue, seen, asked, vain, factors)
     stopped = dict.fromkeys(stop.job_id for stop in plan.stops)
-    steps = tracker.advance(leaving, look, in_vain, clear_from_s, stopped.keys())
+    steps = tracker.advance(wanted, look, in_vain, stopped.keys())
     # A cancelled job holds its GPUs until it is gone.
     return (*steps, *(CancelJob(n) for n in stopped if jobs[n].state is not JobState.COMPLETING))
 

@@ -52,10 +52,11 @@ _CYCLES = 2
 
 
 class Pass(Struct, frozen=True):
-    """What one pass observed, decided and did."""
+    """What one pass observed, decided and did; `ranked` is the `wanted_order` of its plan."""
 
     seen: Observation
     plan: Plan
+    ranked: Sequence[int]
     changes: tuple[Change, ...]
     failures: tuple[ChangeFailure, ...]
 
@@ -126,9 +127,10 @@ class Controller:
         self._client = client
 
     def decide(self, now_s: float, interval_s: float = 0.0) -> Pass:
-        """Observe and plan, but change nothing. Raises `PolicyError` if the policy fails or its plan is invalid.
+        """Observe and plan, but change nothing in Slurm. The steps of preemptions count as made until they are settled.
 
-        `interval_s` is the present time between passes, if they are farther apart than configured.
+        `interval_s` is the present time between passes, if they are farther apart than configured. Raises
+        `PolicyError` if the policy fails or its plan is invalid.
         """
         found = self._client.look()
         found = replace(found, jobs=self._notes.memory.completed(found.jobs, now_s))
@@ -136,7 +138,12 @@ class Controller:
             self._probe(found.nodes)
         self._adopt(found.jobs, now_s)
         self._recalculations.note(found.jobs, now_s)
-        self._tracker.drop_late(now_s, max(interval_s, self._config.interval_s))
+        self._tracker.begin(
+            now_s,
+            max(interval_s, self._config.interval_s),
+            self._notes.memory.closed(now_s),
+            self._recalculations.clear_from_s(now_s, self._priority_period_s, self._cycles.rests_s),
+        )
         remembered = replace(
             self._notes.remembered(found, self._config.order.max_wait_s, now_s),
             asked_to_leave=self._tracker.underway,
@@ -145,19 +152,17 @@ class Controller:
         )
         seen = observe(found, self._spool.reports, now_s, self._config, remembered, self._run_times)
         self._notes.note_seen(seen)
-        self._tracker.wait_for(self._notes.memory.closed(now_s))
         self._jobs = seen.jobs
         plan = planned(self._policy, seen, {*self._tracker.beneficiaries.values(), *self._served(seen.jobs, now_s)})
         self._notes.memory.note_plan(seen.snapshot, plan.held_back)
         kept = Kept(
             tracker=self._tracker,
-            others_factors=self._notes.others_factors(found.jobs),
+            others_factors=seen.known.others_factors,
             served=lambda seen: self._served_of(seen, now_s),
-            clear_from_s=self._recalculations.clear_from_s(now_s, self._priority_period_s, self._cycles.rests_s),
         )
         wanted = changes(plan, seen, self._limits, kept)
         wanted = replace(wanted, beside=self._notes.without_refused_comments(wanted.beside))
-        return Pass(seen, plan, wanted.all, ())
+        return Pass(seen, plan, wanted.ranked, wanted.all, ())
 
     def reconcile(self, now_s: float, interval_s: float = 0.0) -> Pass:
         """Observe, plan (as `decide`), and change Slurm. Raises `SlurmError` if Slurm cannot be reached at all."""
@@ -173,7 +178,7 @@ class Controller:
         seen, plan = decided.seen, decided.plan
         self._notes.note_changes(decided.changes, seen.jobs, now_s)
         beneficiaries = self._tracker.beneficiaries
-        self._notes.note_positions(plan, seen, decided.changes, self._limits, beneficiaries, postponed)
+        self._notes.note_positions(decided.ranked, seen, decided.changes, self._limits, beneficiaries, postponed)
         self._notes.save()
         before = Before.of(seen.jobs, seen.cluster.reservations)
         reasons = Reasons.of(self._config.policy, plan, decided.changes)
@@ -197,7 +202,7 @@ class Controller:
         refused = _reordered(one.change for one in failures if not isinstance(one, Unanswered))
         if refused or lowered:
             unwritten = postponed | refused | _reordered(lowered)
-            self._notes.note_positions(plan, seen, decided.changes, self._limits, beneficiaries, unwritten)
+            self._notes.note_positions(decided.ranked, seen, decided.changes, self._limits, beneficiaries, unwritten)
         failures += self._apply(restored(failures, seen.jobs), before, Reasons.all_for(_UNDONE), now_s)
         self._notes.note_failures(failures, now_s)
         self._log.note(seen, plan, decided.changes, failures)

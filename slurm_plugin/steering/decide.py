@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from msgspec import Struct
@@ -23,30 +23,34 @@ from slurm_plugin.steering.reconcile import (
     reordered,
     within_limits,
 )
+from slurm_plugin.steering.release import releases
+from slurm_plugin.steering.slurm_order import wanted_order
 
 
 class Kept(Struct, frozen=True):
     """What is known from earlier passes and decides on changes.
 
     Attributes:
-        tracker: the preemptions underway; brought up to date by `changes`.
+        tracker: the preemptions underway, whose pass has begun; brought up to date by `changes`.
         others_factors: the parts of site factors that others have set; None if nobody has recorded which are ours:
             then none is given back.
         served: the jobs that should start in the next cycles, because others of their owner have been requeued for
             them; asked again once `tracker` is up to date.
-        clear_from_s: as for `PreemptionTracker.advance`.
 
     """
 
     tracker: PreemptionTracker
     others_factors: Mapping[int, int] | None
     served: Callable[[Observation], AbstractSet[int]] = lambda _seen: frozenset()
-    clear_from_s: float = 0.0
 
 
 class Changes(Struct, frozen=True):
-    """The changes of one pass: site factors; sizes, leases, delays and groups; steps of preemptions, and stops."""
+    """The changes of one pass: site factors; sizes, leases, delays and groups; steps of preemptions, and stops.
 
+    `ranked` is the `wanted_order` that the site factors are for.
+    """
+
+    ranked: Sequence[int]
     order: tuple[SetSiteFactor, ...]
     beside: tuple[Change, ...]
     interruptions: tuple[Change, ...]
@@ -72,7 +76,9 @@ def changes(plan: Plan, seen: Observation, limits: SteeringLimits, kept: Kept) -
     """The fewest changes that bring Slurm in line with the plan now. Preemptions take several passes."""
     others, most = kept.others_factors, limits.order.max_per_pass
     back = () if others is None else given_back(seen, others, most)
-    order = put_first(kept.served(seen), seen, (*reordered(plan, seen, limits), *back))
-    steps = interruptions(kept.tracker, plan, seen, order, kept.clear_from_s)
+    released = releases(plan, seen)
+    ranked = wanted_order(plan, seen.snapshot, released)
+    order = put_first(kept.served(seen), seen, (*reordered(plan, ranked, seen, limits), *back))
+    steps = interruptions(kept.tracker, plan, ranked, seen, order)
     order = put_first(kept.served(seen), seen, order)  # they may serve further jobs
-    return Changes(order, beside_order(plan, seen, limits.slack_s, order), tuple(steps))
+    return Changes(ranked, order, beside_order(plan, released, seen, limits.slack_s, order), tuple(steps))

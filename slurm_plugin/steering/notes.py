@@ -7,8 +7,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from sched_policy.plan import Plan
-from sched_policy.queue_order import queue_order
 from slurm_plugin.client.changes import (
     CancelJob,
     Change,
@@ -25,6 +23,7 @@ from slurm_plugin.client.records import ClusterRecords, SlurmJob
 from slurm_plugin.observation.memory import Memory, Remembered
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.policy_job import is_present
+from slurm_plugin.observation.queue_positions import FILE as POSITIONS
 from slurm_plugin.observation.queue_positions import QueuePositions
 from slurm_plugin.observation.rests import Rests
 from slurm_plugin.observation.run_times import EndedRuns
@@ -44,7 +43,7 @@ class Notes:
     def __init__(self, file: Path) -> None:
         self.memory = Memory()
         self._own_factors = OwnFactors.of_daemon(file)
-        self._positions = QueuePositions(file.with_name("lent_places.json"))
+        self._positions = QueuePositions(file.with_name(POSITIONS))
         self._rests = Rests(file)
         self._waited = OwnPlaces()
         self._ended_runs = EndedRuns(file.with_name("ended_runs.json"))
@@ -60,12 +59,10 @@ class Notes:
         self._own_factors.take_in(found.jobs)
         others = self._own_factors.others(found.jobs)
         self._positions.take_in({job.job_id: job for job in found.jobs})
-        used = self._positions.used(found.jobs, now_s, max_wait_s)
         return replace(
             self.memory.remembered(found.jobs, found.reservations, now_s),
-            others_factors={
-                job_id: others.get(job_id, 0) + used.get(job_id, 0) for job_id in others.keys() | used.keys()
-            },
+            others_factors=others,
+            base_factors=self._positions.base_factors(found.jobs, others, now_s, max_wait_s),
             rests=self.own_begins_s(found.jobs, now_s),
             ended_runs=self._ended_runs.known({job.job_id for job in found.jobs if is_present(job)}, now_s),
         )
@@ -109,7 +106,7 @@ class Notes:
 
     def note_positions(
         self,
-        plan: Plan,
+        ranked: Sequence[int],
         seen: Observation,
         changes: Sequence[Change],
         limits: SteeringLimits,
@@ -118,9 +115,8 @@ class Notes:
     ) -> None:
         """Take in who gets whose position by these changes, as `QueuePositions.note`. Not in scope `partition`."""
         if limits.scope != "partition":
-            ranked, most = queue_order(plan, seen.snapshot), limits.order.max_per_pass
-            others = self.others_factors(seen.jobs.values())
-            self._positions.note(ranked, seen, changes, most, beneficiaries, others, unwritten)
+            most = limits.order.max_per_pass
+            self._positions.note(ranked, seen, changes, most, beneficiaries, unwritten)
             self._waited = on_own_places(seen.snapshot)
 
     def save(self) -> None:

@@ -81,11 +81,11 @@ def place_changes(seen: Observation, ranked: Sequence[int], most: int) -> tuple[
 
 
 def _of_cut_off_jobs(seen: Observation) -> Iterator[Write]:
-    """Give them the site factors of others alone: ours is from before their --nice, or they were served."""
+    """Give them their base factors alone: our part is from before their --nice, or they were served."""
     for one in seen.snapshot.jobs:
-        job, theirs = seen.jobs[one.job_id], seen.known.others_factors.get(one.job_id, 0)
-        if _is_cut_off(seen, job) and job.site_factor not in (None, theirs):
-            yield Write(one.scope, job.priority, SetSiteFactor(job.job_id, theirs))
+        job, base = seen.jobs[one.job_id], seen.known.base_factors.get(one.job_id, 0)
+        if _is_cut_off(seen, job) and job.site_factor not in (None, base):
+            yield Write(one.scope, job.priority, SetSiteFactor(job.job_id, base))
 
 
 def put_first(served: AbstractSet[int], seen: Observation, order: Sequence[SetSiteFactor]) -> tuple[SetSiteFactor, ...]:
@@ -146,12 +146,12 @@ def _items(seen: Observation, ranked: Sequence[int]) -> list[_Item]:
 
 
 def _is_cut_off(seen: Observation, job: SlurmJob) -> bool:
-    return job.is_cut_off(seen.known.others_factors.get(job.job_id, 0))
+    return job.is_cut_off(seen.known.base_factors.get(job.job_id, 0))
 
 
 def _native(seen: Observation, job: SlurmJob) -> int:
-    """The priority without our share of the site factor."""
-    return job.priority_with(seen.known.others_factors.get(job.job_id, 0))
+    """The priority with the base factor alone."""
+    return job.priority_with(seen.known.base_factors.get(job.job_id, 0))
 
 
 def _age(seen: Observation, job: SlurmJob) -> tuple[float, int]:

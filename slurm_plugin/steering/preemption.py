@@ -82,7 +82,7 @@ class PreemptionTracker:
 
     def is_any_ready(self, progress: Mapping[int, JobProgress], now_s: float) -> bool:
         """Whether a signalled job can be requeued now: it has saved a checkpoint, or its grace period is over."""
-        return any(not self._underway[job_id].noted for job_id in self._ready(progress, now_s))
+        return any(not self._underway[job_id].requeue_sent for job_id in self._ready(progress, now_s))
 
     def ready_for(self, progress: Mapping[int, JobProgress], now_s: float) -> Mapping[int, AbstractSet[int]]:
         """The `victims` of those beneficiaries whose victims could all be requeued now."""
@@ -114,7 +114,7 @@ class PreemptionTracker:
         """The jobs that have been signalled but not requeued, by the pending job that needs their GPUs."""
         found: defaultdict[int, set[int]] = defaultdict(set)
         for job_id, step in self._underway.items():
-            if step.beneficiary is not None and not step.noted:
+            if step.beneficiary is not None and not step.requeue_sent:
                 found[step.beneficiary].add(job_id)
         return found
 
@@ -130,26 +130,33 @@ class PreemptionTracker:
 
     def being_served(self, records: Mapping[int, SlurmJob], now_s: float, for_s: float) -> frozenset[int]:
         """As `Requeued.being_served`."""
-        return self._requeued.being_served(self._leaving.values(), records, now_s, for_s)
+        return self._requeued.being_served(self._requeues_sent.values(), records, now_s, for_s)
 
     @property
-    def _leaving(self) -> Mapping[int, Underway]:
+    def _requeues_sent(self) -> Mapping[int, Underway]:
         """The jobs that have been requeued, but not seen to have left."""
-        return {job_id: step for job_id, step in self._underway.items() if step.noted}
+        return {job_id: step for job_id, step in self._underway.items() if step.requeue_sent}
 
     def limits(self, preemption_budget: PreemptionBudget) -> None:
         """Take new limits (configuration reload); preemptions underway continue."""
         self._budget = preemption_budget
 
-    def wait_for(self, closed: frozenset[int]) -> None:
-        """Slurm does not update these jobs for now: none is signalled or requeued, as its cost would go unrecorded.
+    def begin(self, now_s: float, interval_s: float, closed: frozenset[int], clear_from_s: float) -> None:
+        """A pass begins: what it goes by, and the preemptions are dropped whose moment has passed without one.
 
-        Nor is a job signalled for one of them, which could not be put first.
+        Args:
+            now_s: the time of the pass.
+            interval_s: the present time between passes.
+            closed: jobs that Slurm does not update for now: none is signalled or requeued, as its cost would go
+                unrecorded. Nor is a job signalled for one of them, which could not be put first.
+            clear_from_s: no job is requeued for another before this (`backpressure.Recalculations`).
+
         """
-        self._closed = closed
+        self._closed, self._clear_from_s = closed, clear_from_s
+        self._drop_late(now_s, interval_s)
 
-    def drop_late(self, now_s: float, interval_s: float) -> None:
-        """Before planning: drop the preemptions whose moment has passed while no pass was made, to be decided anew.
+    def _drop_late(self, now_s: float, interval_s: float) -> None:
+        """Drop the preemptions whose moment has passed while no pass was made, to be decided anew by this one.
 
         We were stopped, or another daemon, or slurmctld was away: a requeue would cost all work since. What was due at
         the last pass has waited on purpose since then, and passes may be far apart (`backpressure.backoff`): by
@@ -157,7 +164,7 @@ class PreemptionTracker:
         with it.
         """
         from_s = now_s - _RESUMED_S - max(self._pause_s, interval_s)
-        own = self._leaving if self._is_restored else {}  # our requeues, each repeated until its job has left
+        own = self._requeues_sent if self._is_restored else {}  # our requeues, each repeated until its job has left
         steps = {job_id: step for job_id, step in self._underway.items() if job_id not in own}
         due_s = {job_id: max(step.signalled_s + self._budget.grace_s, self._looked_s) for job_id, step in steps.items()}
         late = {job_id for job_id, when_s in due_s.items() if when_s < from_s}
@@ -171,19 +178,16 @@ class PreemptionTracker:
         preemptions: Iterable[Preemption],
         look: Look,
         in_vain: Mapping[int, int | None] = MappingProxyType({}),
-        clear_from_s: float = 0.0,
         stopped: AbstractSet[int] = frozenset(),
     ) -> tuple[Change, ...]:
         """The next step of each preemption: requeue jobs that are ready, unless `stopped`, signal newly selected ones.
 
         The steps count as made; `answered` and `settle` take back those that Slurm has not made.
 
-        No job is requeued for another before `clear_from_s` (`backpressure.Recalculations`). `in_vain` are the
-        beneficiaries that would not start now if their victims left, each with its entry in `heirs`
+        `in_vain` are the beneficiaries that would not start now if their victims left, each with its entry in `heirs`
         (`steering.beneficiaries`). A job whose preemption was dropped and that is soon selected again is not signalled
         a second time.
         """
-        self._clear_from_s = clear_from_s
         self._pause_s = 0.0 if math.isinf(self._looked_s) else look.now_s - self._looked_s
         self._looked_s = look.now_s
         self._restore(look)
@@ -204,11 +208,11 @@ class PreemptionTracker:
             if job_id in stopped:
                 continue
             step, job = self._underway[job_id], look.jobs[job_id]
-            if not step.noted:
+            if not step.requeue_sent:
                 record = look.records.get(job_id, PreemptionRecord(job.submit_s))
                 cost = interruption(job, look.reported(job_id), step.reason, look.now_s)
                 changes.append(SetAdminComment(job_id, record.plus(replace(cost, beneficiary=step.beneficiary)).text()))
-                self._underway[job_id] = new[job_id] = replace(step, noted=True)
+                self._underway[job_id] = new[job_id] = replace(step, requeue_sent=True)
             changes.append(RequeueJob(job_id))  # remains underway until it is seen to have left
         self._requeued.serve(new, look)
         return changes
@@ -221,10 +225,10 @@ class PreemptionTracker:
         """
         changes: list[Change] = []
         is_awaited = False
-        for leaving in _by_beneficiary(preemptions, look.jobs):
-            if leaving[0].beneficiary in self._closed or (is_awaited and not _is_urgent(leaving[0], look)):
+        for together in _by_beneficiary(preemptions, look.jobs):
+            if together[0].beneficiary in self._closed or (is_awaited and not _is_urgent(together[0], look)):
                 continue
-            new = [one for one in leaving if one.job_id not in self._underway]
+            new = [one for one in together if one.job_id not in self._underway]
             signals = [SignalJob(one.job_id, name) for one in new if (name := self._signal_for(one.job_id, look))]
             if len(signals) < len(new) or len(new) > self._budget.max_per_hour:
                 continue
@@ -270,7 +274,7 @@ class PreemptionTracker:
     def leave_alone(self, job_ids: AbstractSet[int]) -> None:
         """These jobs are not requeued after all: they have just reported their end."""
         for job_id in job_ids:
-            self._requeued.take_back(self._underway.pop(job_id).beneficiary, self._leaving.values())
+            self._requeued.take_back(self._underway.pop(job_id).beneficiary, self._requeues_sent.values())
         self._unanswered -= {RequeueJob(job_id) for job_id in job_ids}
 
     def keep_unrecorded(self, failures: Iterable[ChangeFailure], now_s: float) -> frozenset[int]:
@@ -312,8 +316,8 @@ class PreemptionTracker:
         self._begun_s.remove(self._underway.pop(job_id).signalled_s)
 
     def _take_back_requeue(self, job_id: int) -> None:
-        step = self._underway[job_id] = replace(self._underway[job_id], noted=False)
-        self._requeued.take_back(step.beneficiary, self._leaving.values())
+        step = self._underway[job_id] = replace(self._underway[job_id], requeue_sent=False)
+        self._requeued.take_back(step.beneficiary, self._requeues_sent.values())
 
     def _postpone(self, job_id: int, now_s: float) -> None:
         step = self._underway[job_id]
@@ -327,26 +331,26 @@ class PreemptionTracker:
     def _refuse(self, job_id: int) -> None:
         step = self._underway.pop(job_id)
         self._refused[job_id] = step.restarts
-        self._requeued.take_back(step.beneficiary, self._leaving.values())
+        self._requeued.take_back(step.beneficiary, self._requeues_sent.values())
 
     def _drop_obsolete(self, look: Look, in_vain: Mapping[int, int | None]) -> None:
         """Drop preemptions whose job has left or is not to be preempted any more; pass victims on to `heirs`."""
         for job_id, step in tuple(self._underway.items()):
-            if not step.noted and step.beneficiary is not None and in_vain.get(step.beneficiary) is not None:
+            if not step.requeue_sent and step.beneficiary is not None and in_vain.get(step.beneficiary) is not None:
                 step = self._underway[job_id] = replace(step, beneficiary=in_vain[step.beneficiary])
             job = look.jobs.get(job_id)
             if job is None or not look.runs_on(job_id, step):
                 del self._underway[job_id]  # it has ended or has been requeued: nothing left to do
-                if step.noted and job is not None:
+                if step.requeue_sent and job is not None:
                     self._requeued.watch(job_id, step, look)
             elif (
                 not job.allows_preemption  # its owner has withdrawn consent since it was signalled
-                or (job.is_spared and not step.noted)  # such as a suspended job, which cannot save
+                or (job.is_spared and not step.requeue_sent)  # such as a suspended job, which cannot save
                 or look.reported(job_id).ended  # its work is done: a requeue would only run it again
             ):
                 del self._underway[job_id]
             elif step.beneficiary is not None and (
-                not look.still_waits(step.beneficiary) or (not step.noted and step.beneficiary in in_vain)
+                not look.still_waits(step.beneficiary) or (not step.requeue_sent and step.beneficiary in in_vain)
             ):
                 self._dropped[job_id] = self._underway.pop(job_id)  # no job would benefit: this one continues
 
@@ -368,9 +372,9 @@ class PreemptionTracker:
         if self._is_restored:
             return
         times_s = [one.time_s for record in look.records.values() for one in record.latest]
-        times_s += [step.signalled_s for step in self._underway.values() if not step.noted]
+        times_s += [step.signalled_s for step in self._underway.values() if not step.requeue_sent]
         self._begun_s.extend(sorted(time_s for time_s in times_s if time_s > look.now_s - HOUR_S))
-        self._requeued.serve(self._leaving, look)
+        self._requeued.serve(self._requeues_sent, look)
         self._is_restored = True
 
     def _ready(self, progress: Mapping[int, JobProgress], now_s: float) -> tuple[int, ...]:
@@ -378,11 +382,11 @@ class PreemptionTracker:
         late = [job_id for job_id in self._underway if not self._is_ready(job_id, progress, now_s)]
         incomplete = {self._underway[job_id].beneficiary for job_id in late} - {None}
         ready = ((job_id, step) for job_id, step in self._underway.items() if job_id not in late)
-        return tuple(job_id for job_id, step in ready if step.noted or step.beneficiary not in incomplete)
+        return tuple(job_id for job_id, step in ready if step.requeue_sent or step.beneficiary not in incomplete)
 
     def _is_ready(self, job_id: int, progress: Mapping[int, JobProgress], now_s: float) -> bool:
         step = self._underway[job_id]
-        is_clear = step.noted or (
+        is_clear = step.requeue_sent or (
             job_id not in self._closed and (step.beneficiary is None or now_s >= self._clear_from_s)
         )
         return is_clear and step.is_ready(progress.get(job_id, JobProgress()), now_s, self._budget.grace_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Literal, Self
 
@@ -16,7 +16,6 @@ from explsched.preemption_record import PREFIX as PREEMPTION_PREFIX
 from explsched.preemption_record import without_words
 from sched_policy.model import Job
 from sched_policy.plan import Plan, Resize
-from sched_policy.queue_order import queue_order
 from slurm_plugin.client.changes import (
     Change,
     ChangeFailure,
@@ -42,11 +41,11 @@ from slurm_plugin.observation.standing import (
     waits_for_begin,
     waits_for_requeue_delay,
 )
-from slurm_plugin.steering.grouping import group_changes, in_order
+from slurm_plugin.steering.grouping import group_changes
 from slurm_plugin.steering.leases import lease_changes, without_leases
 from slurm_plugin.steering.order import OrderLimits, order_changes
 from slurm_plugin.steering.places import place_changes
-from slurm_plugin.steering.release import releases
+from slurm_plugin.steering.release import Releases
 from slurm_plugin.steering.slurm_order import kept_paused
 
 
@@ -65,9 +64,10 @@ class SteeringLimits(Struct, frozen=True):
         return cls(order, config.backfill.slack_s, config.order.scope)
 
 
-def reordered(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[SetSiteFactor, ...]:
-    """The site factors that give the waiting jobs the plan's order."""
-    ranked = queue_order(replace(plan, scores=in_order(plan, releases(plan, seen))), seen.snapshot)
+def reordered(
+    plan: Plan, ranked: Sequence[int], seen: Observation, limits: SteeringLimits
+) -> tuple[SetSiteFactor, ...]:
+    """The site factors that give the waiting jobs the plan's order; `ranked` is the `wanted_order` for it."""
     if limits.scope != "partition":
         return place_changes(seen, ranked, limits.order.max_per_pass)
     waiting = (seen.jobs[job_id] for job_id in ranked if seen.jobs[job_id].state == "PENDING")
@@ -76,7 +76,9 @@ def reordered(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Se
     return order_changes(known, limits.order)
 
 
-def beside_order(plan: Plan, seen: Observation, slack_s: float, order: Iterable[SetSiteFactor]) -> tuple[Change, ...]:
+def beside_order(
+    plan: Plan, releases: Releases, seen: Observation, slack_s: float, order: Iterable[SetSiteFactor]
+) -> tuple[Change, ...]:
     """Sizes, leases, delays and groups, where `order` has all site factors that the pass is about to write.
 
     If a job is resized now, a later pass lifts its delay, once Slurm has accepted the new size: from then on Slurm may
@@ -87,7 +89,7 @@ def beside_order(plan: Plan, seen: Observation, slack_s: float, order: Iterable[
         *sizes,
         *lease_changes(plan, seen, slack_s, {change.job_id: change.site_factor for change in order}),
         *delay_changes(plan, seen, {change.job_id for change in sizes}),
-        *group_changes(plan, releases(plan, seen), seen),
+        *group_changes(plan, releases, seen),
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from sched_policy.model import JobState
 from sched_policy.plan import Plan
@@ -12,12 +13,22 @@ from sched_policy.queue_order import places, queue_order
 from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import Observation
+from slurm_plugin.steering.grouping import in_order
+from slurm_plugin.steering.release import Releases
 
 
-def on_places(plan: Plan, snapshot: Snapshot) -> tuple[int, ...]:
-    """Ids of the pending jobs in the order in which Slurm will consider them: `queue_order`, on the places of peers."""
+def wanted_order(plan: Plan, snapshot: Snapshot, releases: Releases) -> tuple[int, ...]:
+    """Ids of the snapshot's jobs, best first, as Slurm should consider them: `queue_order`, released jobs first."""
+    return queue_order(replace(plan, scores=in_order(plan, releases)), snapshot)
+
+
+def on_places(ranked: Sequence[int], snapshot: Snapshot) -> tuple[int, ...]:
+    """Ids of the pending jobs in the order in which Slurm will consider them: the wanted one, on the places of peers.
+
+    `ranked` is the `wanted_order`.
+    """
     row = {job.job_id: at for at, job in enumerate(snapshot.jobs)}
-    wanted = [row[job_id] for job_id in queue_order(plan, snapshot) if job_id in row]
+    wanted = [row[job_id] for job_id in ranked if job_id in row]
     waiting = [at for at in wanted if snapshot.jobs[at].state is JobState.PENDING]
     return tuple(snapshot.jobs[at].job_id for at in places(np.array(waiting, dtype=np.int64), snapshot).tolist())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from explsched.preemption_record import Interruption, PreemptionRecord
 from sched_policy.model import Job, JobState
@@ -14,9 +14,10 @@ from slurm_plugin.observation.progress import JobProgress
 
 
 class Underway(Struct, frozen=True):
-    """A preemption that has been signalled but not finished. `noted`: its cost has been recorded and it is requeued.
+    """A preemption that has been signalled but not finished.
 
-    `beneficiary` is the pending job that needs the GPUs, None if the preempted job itself benefits. `postponed_s` is
+    `beneficiary` is the pending job that needs the GPUs, None if the preempted job itself benefits. `requeue_sent`: its
+    cost has been recorded and its requeue is sent; in the file it is named as in earlier releases. `postponed_s` is
     when Slurm first took no record of its cost for the moment.
     """
 
@@ -25,7 +26,7 @@ class Underway(Struct, frozen=True):
     checkpoint_before_s: float | None
     reason: str
     beneficiary: int | None
-    noted: bool = False
+    requeue_sent: bool = field(default=False, name="noted")
     postponed_s: float | None = None
 
     def is_ready(self, progress: JobProgress, now_s: float, grace_s: float) -> bool:

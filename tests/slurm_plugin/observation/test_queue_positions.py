@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -34,8 +35,10 @@ def running(job: SlurmJob) -> SlurmJob:
     return replace(job, state="RUNNING", start_s=NOW_S, natives=(), site_factor=None, fair_share=None)
 
 
-def look(jobs: Sequence[SlurmJob], used: Mapping[int, int]) -> Observation:
-    remembered = Remembered(others_factors=used)
+def look(
+    jobs: Sequence[SlurmJob], base: Mapping[int, int], others: Mapping[int, int] = MappingProxyType({})
+) -> Observation:
+    remembered = Remembered(others_factors=others, base_factors=base)
     return observe(ClusterRecords((), tuple(jobs), ()), ProgressSpool(Path("/nowhere")), NOW_S, remembered=remembered)
 
 
@@ -53,10 +56,9 @@ def a_pass(
     """
     going, theirs = requeued or {}, others or {}
     places.take_in({job.job_id: job for job in jobs})
-    lowered = places.used(jobs, NOW_S, WEEK_S)
-    seen = look(jobs, {job.job_id: lowered.get(job.job_id, 0) + theirs.get(job.job_id, 0) for job in jobs})
+    seen = look(jobs, places.base_factors(jobs, theirs, NOW_S, WEEK_S), theirs)
     changes = place_changes(seen, best, most)
-    places.note(best, seen, (*changes, *map(RequeueJob, going)), most, going, theirs)
+    places.note(best, seen, (*changes, *map(RequeueJob, going)), most, going)
     factors = {change.job_id: change.site_factor for change in changes}
     return [_with_factor(job, factors.get(job.job_id)) for job in jobs]
 
@@ -193,8 +195,8 @@ def test_a_pass_at_its_cap_lends_no_positions_that_it_has_not_written_when_one_i
     seen = look(jobs, {})
     changes = place_changes(seen, best, 1)
     assert [change.job_id for change in changes] == [3]
-    places.note(best, seen, changes, 1, {}, {})
-    places.note(best, seen, changes, 1, {}, {}, frozenset({3}))
+    places.note(best, seen, changes, 1, {})
+    places.note(best, seen, changes, 1, {}, frozenset({3}))
     assert used(places, without(jobs, 5)) == {}
 
 

@@ -19,6 +19,8 @@ from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.observe import Observation, observe
 from slurm_plugin.observation.spool import ProgressSpool
 from slurm_plugin.steering.beneficiaries import heirs, requeues_in_vain, without_vain_preemptions
+from slurm_plugin.steering.release import Releases
+from slurm_plugin.steering.slurm_order import on_places, wanted_order
 from tests.slurm_kit import record
 
 
@@ -66,6 +68,11 @@ def one_gpu_for_job_2(
     return replace(catalog.build("srsf").plan(seen.snapshot), preemptions=(Preemption(1, "", 2),)), seen
 
 
+def queue(plan: Plan, seen: Observation) -> tuple[int, ...]:
+    """The pending jobs as this plan, which starts none beside others, orders them."""
+    return on_places(wanted_order(plan, seen.snapshot, Releases()), seen.snapshot)
+
+
 def left(*others: SlurmJob, **beneficiary: Any) -> int:
     """Preemptions that are left of it."""
     return len(without_vain_preemptions(*one_gpu_for_job_2(*others, **beneficiary)).preemptions)
@@ -84,8 +91,8 @@ def test_only_the_same_owners_job_that_came_first_and_would_start_takes_over(
     first: dict[str, Any], heir: int | None
 ) -> None:
     plan, seen = one_gpu_for_job_2(other(**{"time_limit_s": 60.0, **first}), user="alice", time_limit_s=7200.0)
-    assert heirs(plan, seen, {2: {1}}, {2}, {}) == {2: heir}
-    assert heirs(plan, seen, {2: {1}}, set(), {}) == {}
+    assert heirs(plan, queue(plan, seen), seen, {2: {1}}, {2}, {}) == {2: heir}
+    assert heirs(plan, queue(plan, seen), seen, {2: {1}}, set(), {}) == {}
 
 
 def test_each_of_several_has_an_heir_of_its_own() -> None:
@@ -96,7 +103,7 @@ def test_each_of_several_has_an_heir_of_its_own() -> None:
     there = SlurmNode("n1", "ALLOCATED", 2, frozenset({"main"}), cpus=16)
     seen = observe(ClusterRecords((there,), (*victims, *long, *short), ()), ProgressSpool(Path("/nowhere")), 1e4)
     plan = catalog.build("srsf").plan(seen.snapshot)
-    assert heirs(plan, seen, {3: {1}, 4: {2}}, {3, 4}, {}) == {3: 5, 4: 6}
+    assert heirs(plan, queue(plan, seen), seen, {3: {1}, 4: {2}}, {3, 4}, {}) == {3: 5, 4: 6}
 
 
 @pytest.mark.parametrize(("ready", "in_vain"), [({}, set()), ({2: {1}}, {2})])
@@ -107,7 +114,7 @@ def test_a_requeue_does_not_count_on_what_others_that_were_asked_have_not_left_y
     plan, seen = one_gpu_for_job_2(other())
     jobs = [replace(job, asked_to_leave=job.job_id in (1, 9)) for job in seen.snapshot.jobs]
     seen = replace(seen, snapshot=Snapshot.of(seen.snapshot.now_s, seen.snapshot.nodes, jobs))
-    assert requeues_in_vain(plan, seen, {2: {1}}, {}, ready) == in_vain
+    assert requeues_in_vain(plan, queue(plan, seen), seen, {2: {1}}, {}, ready) == in_vain
 
 
 @pytest.mark.parametrize(
@@ -129,9 +136,9 @@ def test_room_is_made_for_several_at_once(second: dict[str, Any], kept: set[int]
     asked = replace(seen, snapshot=Snapshot.of(seen.snapshot.now_s, seen.snapshot.nodes, jobs))
     both = {2: {1}, 3: {4}}
     if len(kept) == 2:
-        assert requeues_in_vain(plan, asked, both, {}, both) == frozenset()
-        assert requeues_in_vain(plan, asked, both, {}, {2: {1}}) == frozenset()
-        assert requeues_in_vain(plan, asked, both, {}, {3: {4}}) == {3}
+        assert requeues_in_vain(plan, queue(plan, asked), asked, both, {}, both) == frozenset()
+        assert requeues_in_vain(plan, queue(plan, asked), asked, both, {}, {2: {1}}) == frozenset()
+        assert requeues_in_vain(plan, queue(plan, asked), asked, both, {}, {3: {4}}) == {3}
 
 
 def other(job_id: int = 3, **fields: Any) -> SlurmJob:
@@ -154,7 +161,7 @@ def test_a_requeue_waits_while_another_job_is_ahead_by_its_age(
     """By one clock job 2 comes first; but Slurm has not computed the age of one of them anew yet."""
     plan, seen = one_gpu_for_job_2(other(natives=(40,), priority=in_force), priority=50)
     assert without_vain_preemptions(plan, seen).preemptions == plan.preemptions
-    assert requeues_in_vain(plan, seen, {2: {1}}, factors) == in_vain
+    assert requeues_in_vain(plan, queue(plan, seen), seen, {2: {1}}, factors) == in_vain
 
 
 @pytest.mark.parametrize("state", [{"reason": "BeginTime", "eligible_s": 1.05e4}, {"reason": "Resources"}])
@@ -169,13 +176,13 @@ def test_a_training_that_its_sweep_keeps_paused_takes_nothing_whatever_its_prior
     plan, seen = one_gpu_for_job_2(other(**paused, **state, **fields), rests={3: 0.0}, priority=50)
     plan = replace(plan, rests=frozenset(rests))
     assert {one.beneficiary for one in without_vain_preemptions(plan, seen).preemptions} == {2} - in_vain
-    assert requeues_in_vain(plan, seen, {2: {1}}, {}, {2: {1}}) == in_vain
+    assert requeues_in_vain(plan, queue(plan, seen), seen, {2: {1}}, {}, {2: {1}}) == in_vain
 
 
 def test_nobody_leaves_for_a_training_that_its_sweep_keeps_paused_by_now() -> None:
     plan, seen = one_gpu_for_job_2(comment="explsched:sweep=a&checkpoint=USR1", restarts=1)
-    assert requeues_in_vain(plan, seen, {2: {1}}, {}) == frozenset()
-    assert requeues_in_vain(replace(plan, rests=frozenset({2})), seen, {2: {1}}, {}) == {2}
+    assert requeues_in_vain(plan, queue(plan, seen), seen, {2: {1}}, {}) == frozenset()
+    assert requeues_in_vain(replace(plan, rests=frozenset({2})), queue(plan, seen), seen, {2: {1}}, {}) == {2}
 
 
 TIERS = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"

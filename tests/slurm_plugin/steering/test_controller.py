@@ -616,7 +616,7 @@ def test_who_starts_before_its_site_factor_is_written_costs_no_other_job_its_pla
     assert slurm.carried_out == []
     slurm.set(2, state="RUNNING", start_s=NOW_S, natives=(), site_factor=None)
     slurm.known[4] = replace(old, job_id=4, user="bob", natives=(800,), priority=800)
-    assert loop.reconcile(NOW_S + 1).seen.known.others_factors == {}
+    assert loop.reconcile(NOW_S + 1).seen.known.base_factors == {}
 
 
 @pytest.mark.parametrize("is_refused", [True, False])
@@ -679,6 +679,35 @@ def having_made_room(
     own = OrderSection(site_factor_file=tmp_path / "site_factors.json")
     loop.reconfigure(replace(configured(tmp_path), order=own))
     return slurm, loop, late_s
+
+
+def test_who_has_saved_just_before_priorities_are_computed_anew_is_not_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for that moment anyway, so nothing is in vain yet; by then job 9 will have saved, too."""
+    slurm, loop, plan = asked_to_make_room(tmp_path, monkeypatch)
+    slurm.settings["PriorityCalcPeriod"] = "00:05:00"
+    slurm.set(9, comment="explsched:checkpoint=USR1", uid=os.geteuid())
+    slurm.set(1, uid=os.geteuid())
+    slurm.set(3, gpus=1, gpus_per_node=1, reason="Resources")
+    both = Preemption(9, "worth less", 3), *plan.preemptions
+    plans = iter((Plan(), Plan(), *[replace(plan, preemptions=both)] * 3))
+    policy = SimpleNamespace(name="fixed", plan=lambda _snapshot: next(plans))
+    monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: policy)
+    loop.reconfigure(configured(tmp_path, order=OrderSection(site_factor_file=tmp_path / "site_factors.json")))
+    loop.reconcile(NOW_S)
+    for job_id, priority in ((2, 510), (3, 910)):  # and are again in five minutes
+        slurm.set(job_id, natives=(priority,), priority=priority)
+    loop.reconcile(NOW_S + 15)
+    assert set(loop.reconcile(NOW_S + 255).changes) == {SignalJob(1, "USR1"), SignalJob(9, "USR1")}
+    saves(tmp_path, 1, NOW_S + 260)
+    loop.reconcile(NOW_S + 275)
+    saves(tmp_path, 9, NOW_S + 300)
+    assert {RequeueJob(1), RequeueJob(9)} <= set(loop.reconcile(NOW_S + 316).changes)
+
+
+def saves(spool: Path, job_id: int, time_s: float) -> None:
+    (spool / f"{job_id}.jsonl").write_text(f'{{"time_s": {time_s}, "event": "checkpoint"}}\n')
 
 
 def test_a_requeue_that_slurm_refuses_lifts_nobody_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -954,7 +983,7 @@ def test_a_job_that_its_owner_requeues_and_holds_keeps_nothing_of_what_lifted_it
     daemon.reconcile(NOW_S + 15)
     again: dict[str, Any] = {"submit_s": NOW_S, "eligible_s": NOW_S + 30, "natives": (700,), "time_limit_s": 7200.0}
     slurm.set(2, reason="Priority", site_factor=lifted, priority=900, **again)
-    assert 2 not in daemon.reconcile(NOW_S + 30).seen.known.others_factors
+    assert 2 not in daemon.reconcile(NOW_S + 30).seen.known.base_factors
 
 
 @pytest.mark.parametrize("moved", [{"partition": "other"}, {"gpus": 0, "gpus_per_node": None}])

@@ -32,7 +32,7 @@ def waiting(job_id: int, user: str, native: int, **fields: Any) -> SlurmJob:
 
 
 def look(jobs: Sequence[SlurmJob], others: Mapping[int, int] | None = None) -> Observation:
-    remembered = Remembered(others_factors=others or {})
+    remembered = Remembered(base_factors=others or {})
     return observe(ClusterRecords((), tuple(jobs), ()), ProgressSpool(Path("/nowhere")), NOW_S, remembered=remembered)
 
 
@@ -243,7 +243,7 @@ def test_scores_of_a_plan_reach_slurm_within_the_users_places() -> None:
     jobs = [waiting(1, "ada", 900), waiting(2, "bob", 800), waiting(3, "ada", 700)]
     plan = Plan(scores=(Score(2, 3.0, ""), Score(3, 2.0, ""), Score(1, 1.0, "")))
     limits = SteeringLimits(OrderLimits(1000, 100, 100), 120, "user")
-    assert set(reordered(plan, look(jobs), limits)) == {SetSiteFactor(1, -200), SetSiteFactor(3, 200)}
+    assert set(reordered(plan, [2, 3, 1], look(jobs), limits)) == {SetSiteFactor(1, -200), SetSiteFactor(3, 200)}
 
 
 def test_jobs_for_which_others_made_room_come_first_in_their_partition_in_their_own_order() -> None:

@@ -1,5 +1,6 @@
 """Preemption over several passes: signal, checkpoint, requeue, and what it is allowed to cost."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -33,11 +34,14 @@ def advance(
     now_s: float,
     in_vain: Mapping[int, int | None] = MappingProxyType({}),
     clear_from_s: float = 0.0,
+    interval_s: float = math.inf,
+    closed: frozenset[int] = frozenset(),
 ) -> tuple[Change, ...]:
-    """One pass; Slurm's records have what `slurm_job` asks for, and each job's own GPUs, on one node."""
+    """One pass, never late; Slurm's records have what `slurm_job` asks for, and each job's own GPUs, on one node."""
+    tracker.begin(now_s, interval_s, closed, clear_from_s)
     gpus = {job_id: one.request.total for job_id, one in jobs.items()}
     slurm_jobs = {job_id: slurm_job(job_id, gpus=count, gpus_per_node=count) for job_id, count in gpus.items()}
-    return tracker.advance(wanted, Look(jobs, slurm_jobs, progress, records, now_s), in_vain, clear_from_s)
+    return tracker.advance(wanted, Look(jobs, slurm_jobs, progress, records, now_s), in_vain)
 
 
 def steps(
@@ -597,10 +601,8 @@ def test_victims_of_one_job_stay_together_when_slurm_does_not_take_the_record_of
     changes = advance(tracker, (), jobs, {}, {}, 100)
     (record,) = (change for change in changes if isinstance(change, SetAdminComment) and change.job_id == 5)
     assert tracker.keep_unrecorded([NotNow(record, "not now")], 100) == {5, 6}
-    tracker.wait_for(frozenset({5}))
-    repeated = advance(tracker, (), jobs, {}, {}, 110)
+    repeated = advance(tracker, (), jobs, {}, {}, 110, closed=frozenset({5}))
     assert repeated == (RequeueJob(8),)
-    tracker.wait_for(frozenset())
     assert {RequeueJob(5), RequeueJob(6), record} <= set(advance(tracker, (), jobs, {}, {}, 100))
 
 
@@ -608,9 +610,7 @@ def test_victims_of_one_job_stay_together_when_slurm_does_not_take_the_record_of
 def test_a_job_that_slurm_does_not_update_for_now_is_not_signalled_nor_is_one_for_it(closed: int) -> None:
     tracker = PreemptionTracker(PreemptionBudget(100, 10))
     jobs = {5: running(5, "n1", exploration=CONSENT), 7: job(7)}
-    tracker.wait_for(frozenset({closed}))
-    assert advance(tracker, [Preemption(5, "", 7)], jobs, {}, {}, 0) == ()
-    tracker.wait_for(frozenset())
+    assert advance(tracker, [Preemption(5, "", 7)], jobs, {}, {}, 0, closed=frozenset({closed})) == ()
     assert advance(tracker, [Preemption(5, "", 7)], jobs, {}, {}, 15) == (SignalJob(5, "USR1"),)
 
 
@@ -642,10 +642,9 @@ def leaving_together(saved: Mapping[int, JobProgress]) -> tuple[PreemptionTracke
     tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
     jobs = {n: running(n, "n1", exploration=CONSENT) for n in (5, 6)} | {7: job(7)}
     for now_s in (0, 15):
-        tracker.drop_late(now_s, 15)
-        advance(tracker, [Preemption(5, "", 7), Preemption(6, "", 7)], jobs, {}, {}, now_s)
-    tracker.drop_late(300, 15)
-    return tracker, jobs, set(advance(tracker, [Preemption(5, "", 7), Preemption(6, "", 7)], jobs, saved, {}, 300))
+        advance(tracker, [Preemption(5, "", 7), Preemption(6, "", 7)], jobs, {}, {}, now_s, interval_s=15)
+    late = advance(tracker, [Preemption(5, "", 7), Preemption(6, "", 7)], jobs, saved, {}, 300, interval_s=15)
+    return tracker, jobs, set(late)
 
 
 def test_a_daemon_that_was_stopped_for_minutes_asks_again_before_it_requeues() -> None:
@@ -653,8 +652,8 @@ def test_a_daemon_that_was_stopped_for_minutes_asks_again_before_it_requeues() -
     old = dict.fromkeys((5, 6), JobProgress(checkpoint_s=10))
     tracker, jobs, changes = leaving_together(old)
     assert changes == {SignalJob(5, "USR1"), SignalJob(6, "USR1")}
-    tracker.drop_late(400, 15)  # by then both have had their grace period
-    assert {RequeueJob(5), RequeueJob(6)} <= set(advance(tracker, (), jobs, old, {}, 400))
+    again = advance(tracker, (), jobs, old, {}, 400, interval_s=15)  # by then both have had their grace period
+    assert {RequeueJob(5), RequeueJob(6)} <= set(again)
 
 
 def test_after_a_stop_who_has_just_saved_does_not_leave_before_who_has_not() -> None:
@@ -678,10 +677,8 @@ def test_a_preemption_that_waits_on_purpose_is_not_late(
     """It would ask the job again, in the worst case in each pass, for ever."""
     tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
     jobs = {5: running(5, "n1", exploration=CONSENT), 7: job(7)}
-    changes: list[tuple[Change, ...]] = []
-    for now_s in times_s:
-        tracker.drop_late(now_s, interval_s)
-        changes.append(advance(tracker, [Preemption(5, "", 7)], jobs, {}, {}, now_s, clear_from_s=clear_from_s))
+    wanted, times = [Preemption(5, "", 7)], {"clear_from_s": clear_from_s, "interval_s": interval_s}
+    changes = [advance(tracker, wanted, jobs, {}, {}, now_s, **times) for now_s in times_s]
     assert changes[0] == (SignalJob(5, "USR1"),)
     assert not any(changes[1:-1])
     assert RequeueJob(5) in changes[-1]
@@ -692,8 +689,7 @@ def test_passes_that_were_far_apart_until_now_requeue_what_they_have_asked() -> 
     tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
     jobs = {5: running(5, "n1", exploration=CONSENT), 7: job(7)}
     for now_s, interval_s in ((0, 300), (300, 300), (600, 15)):
-        tracker.drop_late(now_s, interval_s)
-        changes = advance(tracker, [Preemption(5, "", 7)] if now_s else (), jobs, {}, {}, now_s)
+        changes = advance(tracker, [Preemption(5, "", 7)] if now_s else (), jobs, {}, {}, now_s, interval_s=interval_s)
     assert RequeueJob(5) in changes
 
 
@@ -704,8 +700,7 @@ def test_who_was_asked_later_for_the_same_job_does_not_leave_without_who_is_aske
     first, both = [Preemption(5, "", 7)], [Preemption(5, "", 7), Preemption(6, "", 7)]
     for now_s, wanted in ((0, first), (90, both)):
         advance(tracker, wanted, jobs, {}, {}, now_s)
-    tracker.drop_late(260, 15)
-    assert set(advance(tracker, both, jobs, {}, {}, 260)) == {SignalJob(5, "USR1"), SignalJob(6, "USR1")}
+    assert set(advance(tracker, both, jobs, {}, {}, 260, interval_s=15)) == {SignalJob(5, "USR1"), SignalJob(6, "USR1")}
 
 
 def test_a_requeue_is_repeated_until_the_job_has_left_but_not_by_a_later_daemon(tmp_path: Path) -> None:
@@ -716,11 +711,24 @@ def test_a_requeue_is_repeated_until_the_job_has_left_but_not_by_a_later_daemon(
     for now_s, wanted in ((0, first), (90, first), (100, both)):
         tracker.answered(advance(tracker, wanted, jobs, {}, {}, now_s), ())
     tracker.settle()
-    tracker.drop_late(199, 15)
-    assert advance(tracker, both, jobs, {}, {}, 199) == (RequeueJob(5),)  # and the other has its grace period
+    changes = advance(tracker, both, jobs, {}, {}, 199, interval_s=15)
+    assert changes == (RequeueJob(5),)  # and the other has its grace period
     later = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10), file)
-    later.drop_late(400, 15)
-    assert set(advance(later, first, jobs, {}, {}, 400)) == {SignalJob(5, "USR1")}
+    assert set(advance(later, first, jobs, {}, {}, 400, interval_s=15)) == {SignalJob(5, "USR1")}
+
+
+def test_the_file_of_preemptions_is_as_in_earlier_releases(tmp_path: Path) -> None:
+    """It outlives an upgrade: a requeue that was sent must not count as one that is due, or the other way round."""
+    file = tmp_path / "preemptions.json"
+    sent = '{"signalled_s":5.0,"restarts":0,"checkpoint_before_s":null,"reason":"r","beneficiary":7,"noted":true'
+    due = '{"signalled_s":9.0,"restarts":1,"checkpoint_before_s":2.5,"reason":"r","beneficiary":8,"noted":false'
+    written = f'{{"5":{sent},"postponed_s":null}},"6":{due},"postponed_s":15.0}}}}'
+    file.write_text(written)
+    tracker = PreemptionTracker(PreemptionBudget(100, 10), file)
+    assert (tracker.underway, tracker.victims) == ({5, 6}, {8: {6}})
+    tracker.leave_alone({5})
+    tracker.settle()
+    assert file.read_text() == f'{{"6":{due},"postponed_s":15.0}}}}'
 
 
 def test_what_could_not_be_saved_is_saved_in_the_next_pass(tmp_path: Path) -> None:

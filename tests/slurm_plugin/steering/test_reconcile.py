@@ -31,6 +31,8 @@ from slurm_plugin.observation.standing import REST_S, SETTLE_S
 from slurm_plugin.steering.leases import lease_changes
 from slurm_plugin.steering.order import OrderLimits
 from slurm_plugin.steering.reconcile import SteeringLimits, beside_order, reordered, resize_changes, restored
+from slurm_plugin.steering.release import releases
+from slurm_plugin.steering.slurm_order import wanted_order
 from tests.sched_policy.builders import NOW_S, job, nodes
 from tests.slurm_kit import record
 
@@ -48,8 +50,9 @@ def seen(*records: SlurmJob, leases: tuple[SlurmReservation, ...] = (), jobs: tu
 
 def changes(plan: Plan, seen: Observation, limits: SteeringLimits) -> tuple[Change, ...]:
     """Order, sizes, leases and groups."""
-    order = reordered(plan, seen, limits)
-    return (*order, *beside_order(plan, seen, limits.slack_s, order))
+    released = releases(plan, seen)
+    order = reordered(plan, wanted_order(plan, seen.snapshot, released), seen, limits)
+    return (*order, *beside_order(plan, released, seen, limits.slack_s, order))
 
 
 def promise(job_id: int, start_s: float = NOW_S + 600, gpus: int = 4) -> Reservation:
