@@ -11,6 +11,7 @@ import logging
 import os
 import resource
 import select
+import shutil
 import signal
 import subprocess
 import threading
@@ -28,7 +29,6 @@ from inference_gateway.dataplane.runtime import RuntimeApi
 from inference_gateway.errors import NotRunningError, StartError
 
 _START_S = 20.0
-_PROGRAM = "haproxy"
 
 # By default glibc returns large blocks to the system at once: two system calls and page faults for every buffer.
 _KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
@@ -52,14 +52,12 @@ class HaproxyProcess:
         """Let HAProxy check the configuration. Raises `StartError` with its messages."""
         try:
             done = subprocess.run(
-                [_PROGRAM, "-c", "-f", str(self.files.configuration)],
+                [_program(), "-c", "-f", str(self.files.configuration)],
                 capture_output=True,
                 text=True,
                 timeout=60,
                 check=False,
             )
-        except FileNotFoundError as error:
-            raise StartError(f"{_PROGRAM} is not installed or not on PATH (Debian package haproxy)") from error
         except subprocess.TimeoutExpired as error:
             raise StartError(f"{self.files.configuration}: HAProxy has not read it within 60 s") from error
         if done.returncode != 0:
@@ -77,14 +75,12 @@ class HaproxyProcess:
             # `global`: buffers of `body_buffer_kib` overflow a thread's memory pool, and without a shared pool every
             # allocation goes to the C library (10 % of the CPU per request). `no-tag`: the tags at the ends of memory
             # blocks that Debian's build checks cost another 10 %.
-            *(_PROGRAM, "-dMglobal,no-tag", "-W", "-f", str(self.files.configuration), "-p", str(self.files.pid)),
+            *(_program(), "-dMglobal,no-tag", "-W", "-f", str(self.files.configuration), "-p", str(self.files.pid)),
             *("-S", f"{self.files.master_socket},mode,600,level,admin"),
             *inherited,
         ]
         try:
             child = self._start(argv)
-        except FileNotFoundError as error:
-            raise StartError(f"{_PROGRAM} is not installed or not on PATH (Debian package haproxy)") from error
         except OSError as error:
             raise StartError(f"{error.filename or self.files.directory}: {error.strerror}") from error
 
@@ -175,6 +171,15 @@ class HaproxyProcess:
                 pass  # not yet
             time.sleep(0.01)
         raise StartError(f"HAProxy in {self.files.directory} does not answer {_START_S:g} s after its start")
+
+
+def _program() -> str:
+    """HAProxy's path, also where Debian installs it: not on its users' PATH. Raises `StartError`."""
+    directories = [*os.get_exec_path(), "/usr/local/sbin", "/usr/sbin", "/sbin"]
+    found = shutil.which("haproxy", path=os.pathsep.join(directories))
+    if found is None:
+        raise StartError("haproxy is neither on PATH nor in /usr/sbin (Debian package haproxy)")
+    return found
 
 
 def environment() -> dict[str, str]:

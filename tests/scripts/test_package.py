@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -43,7 +46,7 @@ def tree(tmp_path: Path) -> Path:
 def test_an_environment_becomes_a_package_that_works_elsewhere(tree: Path, tmp_path: Path) -> None:
     done = run(SCRIPTS / "package-tree", tree, tmp_path)
     assert done.returncode == 0, done.stderr
-    (package,) = tmp_path.glob("explsched_1.2+deb*.deb")
+    (package,) = tmp_path.glob("explsched_1.2*+deb*.deb")
     unpacked, control = tmp_path / "unpacked", tmp_path / "control"
     assert run("dpkg-deb", "-x", package, unpacked).returncode == 0
     assert run("dpkg-deb", "-e", package, control).returncode == 0
@@ -74,6 +77,42 @@ def test_a_file_that_names_the_place_it_was_made_in_is_refused(tree: Path, tmp_p
     assert not list(tmp_path.glob("*.deb"))
 
 
+def test_each_state_of_a_checkout_is_a_newer_version(tree: Path, tmp_path: Path) -> None:
+    """Apt does not install what has the version that is installed; a tagged release has no suffix."""
+    checkout = tmp_path / "checkout"
+    shutil.copytree(SCRIPTS / "debian", checkout / "scripts/debian")
+    shutil.copy(SCRIPTS / "package-tree", checkout / "scripts")
+
+    def git(*argv: str, at: str = "now") -> None:
+        command = ["git", "-C", checkout, "-c", "user.name=x", "-c", "user.email=x", *argv]
+        subprocess.run(command, env={**os.environ, "GIT_COMMITTER_DATE": at}, check=True)
+
+    def built() -> str:
+        assert run(checkout / "scripts/package-tree", tree, tmp_path).returncode == 0
+        (package,) = tmp_path.glob("*.deb")
+        version = run("dpkg-deb", "-f", package, "Version").stdout.strip()
+        package.unlink()
+        return version
+
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "x", at="2026-11-23T23:30:00+1400")
+    git("tag", "v1.2")
+    versions = [built()]
+    assert re.fullmatch(r"1\.2\+deb[^.+]+", versions[0])
+    git("commit", "-qm", "x", "--allow-empty", at="2026-11-23T10:00:00+0000")
+    versions.append(built())
+    assert versions[1].startswith("1.2+git20261123100000.")
+    assert built() == versions[1]
+    (checkout / "edited").touch()
+    versions.append(built())
+    git("add", ".")
+    git("commit", "-qm", "x", at="2026-11-23T05:00:01-0500")
+    versions.append(built())
+    for older, newer in pairwise(versions):
+        assert run("dpkg", "--compare-versions", older, "lt", newer).returncode == 0, (older, newer)
+
+
 @pytest.mark.parametrize(("script", "occasion"), [("postinst", "abort-upgrade"), ("prerm", "upgrade")])
 def test_maintainer_scripts_do_nothing_on_other_occasions(script: str, occasion: str) -> None:
     done = subprocess.run([SCRIPTS / "debian" / script, occasion], env={"PATH": ""}, capture_output=True, check=False)
@@ -101,3 +140,13 @@ def test_an_upgrade_is_complete_also_if_not_all_is_well(tmp_path: Path, fails: s
     done = subprocess.run(argv, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert words in done.stderr
+
+
+def test_removal_stops_the_daemon_and_the_services_beside_it(tmp_path: Path) -> None:
+    """Those of page and state that the docs have sites make would run on without their files."""
+    (tmp_path / "systemctl").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "systemctl").chmod(0o755)
+    text = (SCRIPTS / "debian/prerm").read_text().replace("/run/systemd/system", str(tmp_path))
+    done = subprocess.run(["/bin/sh", "-c", text, "prerm", "remove"], env={"PATH": str(tmp_path)}, capture_output=True)
+    assert done.returncode == 0
+    assert done.stdout.decode().splitlines() == ["stop sexplsched*.service", "--quiet disable sexplschedd.service"]

@@ -51,6 +51,19 @@ def test_a_taken_port_is_named(directory: Path) -> None:
     assert ActivatorProcess(plane.files).pid() is None
 
 
+def test_haproxy_is_found_where_debian_installs_it(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/local/bin:/usr/bin:/bin")  # a user's, by login.defs of Debian
+    with gateway(directory / "user", CHAT) as rig:
+        assert rig.ask("GET", "/healthz").status == 200
+
+
+def test_a_missing_haproxy_is_told(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    plane = HaproxyDataPlane(GatewaySettings(directory / "missing", 1))
+    with pytest.raises(StartError, match="Debian package haproxy"):
+        plane.start()
+
+
 def test_a_port_of_another_gateway_is_not_shared(directory: Path) -> None:
     with gateway(directory / "one") as first:
         second = HaproxyDataPlane(GatewaySettings(directory / "two", first.port))
