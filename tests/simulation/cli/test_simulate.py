@@ -293,6 +293,16 @@ def test_a_comparison_tells_how_soon_sweeps_came_to_their_best(sweep: Path) -> N
     assert all(name in table for name in _OF_SWEEPS)
 
 
+def test_a_sweep_has_its_best_when_that_training_reports_not_before(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.csv"
+    rows = [*(f"{n},0,1,7200,s,1:3600:0.5 2:7200:0.4" for n in range(1, 4)), "4,0,1,7200,s,1:3600:0.1 2:7200:0.3"]
+    path.write_text("\n".join(("job_id,submit_s,gpus,run_s,sweep,curve", *rows)) + "\n")
+    fifo, ours = told("compare", "--trace", path, "--cluster", "1x1", "--policies", "fifo,explsched")["policies"]
+    assert (fifo["avg_best_s"], fifo["avg_best_gpu_h"]) == (3 * 7200 + 3600, 7.0)
+    assert fifo["avg_regret_area"] == pytest.approx((2 + 5 * 0.75) / 8)  # 0.5 is the median first report
+    assert ours["avg_best_s"] >= 4 * 3600  # nothing tells it beforehand that the last is the best
+
+
 def test_a_replay_that_ends_early_tells_only_of_sweeps_that_were_submitted(sweep: Path) -> None:
     late = "".join(f"{3 + i},{1000 + i},1,100,{name},0:0:9 1:100:0.1\n" for i, name in enumerate("abc"))
     sweep.write_text(sweep.read_text() + late)
