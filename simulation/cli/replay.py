@@ -98,16 +98,16 @@ class TraceReplay(Struct, frozen=True):
         if isinstance(self.how, Settings):
             from simulation.cluster import engine
 
+            built_policy = built(policy, self.options)
             if not any(job.learning is not None for job in self.trace.jobs):
-                outcome = engine.simulate(self.trace, self.cluster, built(policy, self.options), self.how, progress)
+                outcome = engine.simulate(self.trace, self.cluster, built_policy, self.how, progress)
                 return replace(outcome, policy=policy)
             from simulation.results.outcome import Ending
             from simulation.results.watched_sweeps import WatchedSweeps
 
             until_s = inf if self.how.until_s is None else self.how.until_s
-            submitted = (job for job in self.trace.jobs if job.submit_s <= until_s)
-            watched = WatchedSweeps(built(policy, self.options), submitted)
-            outcome = engine.simulate(self.trace, self.cluster, watched, self.how, progress)
+            watched = WatchedSweeps(job for job in self.trace.jobs if job.submit_s <= until_s)
+            outcome = engine.simulate(self.trace, self.cluster, built_policy, self.how, progress, watched.look)
             ends = ((job.job_id, job.end_s, job.spent_gpu_s, job.ending is Ending.COMPLETED) for job in outcome.jobs)
             return replace(outcome, policy=policy, sweeps=watched.reached(ends))
         from simulation import muri
