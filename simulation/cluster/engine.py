@@ -286,7 +286,7 @@ class _Simulation:
         if self._vain_passes > _MOST_VAIN_PASSES:
             raise SimulationError(
                 f"policy {self._policy.name!r} preempts all jobs before they get to work, {_MOST_VAIN_PASSES} times "
-                "in a row: its slices are shorter than a restart takes"
+                "in a row: its slices are shorter than a restart takes (--checkpoint, --restart; utility.quantum_s)"
             )
         leaving = [preemption.job_id for preemption in plan.preemptions]
         leaving += [resize.job_id for resize in plan.resizes]  # a running job takes its new size while it waits

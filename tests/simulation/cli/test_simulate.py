@@ -355,6 +355,23 @@ def test_a_comparison_for_people(trace: Path) -> None:
     assert re.search(r"^jobs +3 +3 +\(1\.00x\)$", result.stdout, re.MULTILINE)
 
 
+def test_a_policy_that_cannot_go_on_leaves_the_others_their_figures(trace: Path, tmp_path: Path) -> None:
+    config, picture = tmp_path / "slices.yaml", tmp_path / "jobs.png"
+    config.write_text("utility:\n  quantum_s: 10\n")
+    trace.write_text("job_id,submit_s,gpus,run_s\n1,0,1,50\n2,5,1,50\n")
+    slow = ("compare", "--trace", trace, "--cluster", "1x1", "--interval", 10, "--restart", 60, "--config", config)
+    mixed = call(*slow, "--policies", "fair,fifo,srsf", "--plot", picture)
+    assert (mixed.exit_code, mixed.stdout.splitlines()[0].split()) == (1, ["fifo", "srsf"])
+    assert "fair: policy 'fair' preempts all jobs" in mixed.stderr
+    assert "--restart" in mixed.stderr
+    assert picture.exists()
+    found = json.loads(call(*slow, "--policies", "fifo,fair", "--json").stdout)
+    assert [one["policy"] for one in found["policies"]] == ["fifo"]
+    assert [one["policy"] for one in found["failed"]] == ["fair"]
+    nothing = call(*slow, "--policies", "fair")
+    assert (nothing.exit_code, nothing.stdout) == (1, "")
+
+
 def test_jct_of_a_policy_that_completes_fewer_jobs_is_warned_of(trace: Path) -> None:
     """Two jobs that share a GPU run half as fast, and reach their time limits."""
     trace.write_text("job_id,submit_s,gpus,run_s,time_limit_s\n1,0,1,300,400\n2,0,1,300,400\n")
