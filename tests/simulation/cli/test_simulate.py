@@ -245,11 +245,6 @@ def test_a_pipe_may_be_named_twice(trace: Path) -> None:
     assert "job_id" in done.stdout
 
 
-def test_a_file_may_be_read_twice(trace: Path) -> None:
-    shape = ("--cluster", "1x2", "--policy", "fifo", "--estimates", "learnt")
-    assert call("simulate", *shape, "--trace", trace, "--history", trace).exit_code == 0
-
-
 @pytest.mark.parametrize(("name", "why"), [("loop", "Too many levels of symbolic links"), (300 * "x", "name too long")])
 def test_what_is_wrong_with_a_path_is_told_by_who_opens_it(name: str, why: str, tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
@@ -344,6 +339,24 @@ def test_how_well_run_times_were_learnt_is_told(tmp_path: Path) -> None:
     assert "predicted_share" in call("simulate", *words, "--policy", "srsf").stdout
     compared = call("compare", *words, "--policies", "fifo,srsf", "-j", 1).stdout
     assert re.search(r"^predicted_inside +1 +1 ", compared, re.MULTILINE)
+
+
+def test_a_history_tells_nothing_of_the_jobs_that_are_replayed(tmp_path: Path) -> None:
+    header, path, history = "job_id,submit_s,gpus,run_s,user\n", tmp_path / "now.csv", tmp_path / "before.csv"
+    ours = "".join(f"{n},{n},1,{100 * n},ada\n" for n in range(11, 15))
+    path.write_text(header + ours)
+    words = ("simulate", "--trace", path, "--cluster", "1x1", "--policy", "srsf", "--estimates", "learnt")
+    itself = call(*words, "--history", path)
+    assert (itself.exit_code, itself.stdout) == (2, "")
+    assert "is the trace itself" in itself.stderr
+    history.write_text(header + "".join(f"{n},{n},1,{100 * n},ada\n" for n in range(1, 11)))
+    before = told(*words, "--history", history)
+    assert before["history"] == str(history)
+    history.write_text(history.read_text() + ours)
+    told_twice = call(*words, "--history", history).stderr
+    assert f"warning: {history}: 4 jobs left out that the trace has as well" in told_twice
+    after = told(*words, "--history", history)
+    assert [after[name] for name in ("avg_jct_s", *_OF_LEARNT)] == [before[name] for name in ("avg_jct_s", *_OF_LEARNT)]
 
 
 def test_a_comparison_for_people(trace: Path) -> None:
