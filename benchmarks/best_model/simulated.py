@@ -11,7 +11,6 @@ from msgspec import Struct
 from benchmarks.best_model.drawn import DrawnSweep, regret_area
 from benchmarks.best_model.timed import trace
 from sched_policy.model import Job
-from sched_policy.plan import Plan
 from sched_policy.policy import SchedulingPolicy
 from sched_policy.snapshot import Snapshot
 from simulation.cluster.engine import simulate
@@ -42,10 +41,9 @@ class Reached(Struct, frozen=True):
 
 
 class Watched:
-    """A policy, and when it saw each sweep become better, and reach its best: up to one interval after the report."""
+    """When a policy saw each sweep become better, and reach its best: up to one interval after the report."""
 
-    def __init__(self, policy: SchedulingPolicy, drawn: Sequence[DrawnSweep]) -> None:
-        self._policy = policy
+    def __init__(self, drawn: Sequence[DrawnSweep]) -> None:
         self._goals = {f"user{k + 1}": sweep.good_enough for k, sweep in enumerate(drawn)}
         self.reached: dict[str, tuple[float, float]] = {}
         self.better: dict[str, list[tuple[float, float]]] = {user: [] for user in self._goals}
@@ -58,23 +56,8 @@ class Watched:
         self._seen[job.job_id] = len(job.points), min((best, *fresh))
         return self._seen[job.job_id][1]
 
-    @property
-    def name(self) -> str:
-        """The policy's."""
-        return self._policy.name
-
-    @property
-    def summary(self) -> str:
-        """The policy's."""
-        return self._policy.summary
-
-    @property
-    def needs_durations(self) -> bool:
-        """The policy's."""
-        return self._policy.needs_durations
-
-    def plan(self, snapshot: Snapshot) -> Plan:
-        """The policy's plan, after a look at the reports."""
+    def look(self, snapshot: Snapshot) -> None:
+        """Look at the reports that the policy sees in a pass."""
         for user, goal in self._goals.items():
             own = [job for job in (*snapshot.jobs, *snapshot.ended) if job.user == user]
             best = min((self._best(job) for job in own), default=math.inf)
@@ -83,7 +66,6 @@ class Watched:
                 self.better[user].append((held_gpu_s, best))
                 if best <= goal:
                     self.reached.setdefault(user, (snapshot.now_s, held_gpu_s))
-        return self._policy.plan(snapshot)
 
 
 def run(policy: SchedulingPolicy, drawn: Sequence[DrawnSweep], gpus: int) -> list[Reached]:
@@ -92,10 +74,10 @@ def run(policy: SchedulingPolicy, drawn: Sequence[DrawnSweep], gpus: int) -> lis
     The policy is asked every 30 s, the simulator's default, or every 0.2 % of the shortest usual training:
     trainings of a day report every ten minutes, and looking more often would only make the simulation longer.
     """
-    watched = Watched(policy, drawn)
+    watched = Watched(drawn)
     usual_s = min(float(np.median([curve.run_s for curve in sweep.curves])) for sweep in drawn)
     settings = Settings(interval_s=max(Settings().interval_s, 0.002 * usual_s))
-    outcome = simulate(trace(drawn), ClusterShape(1, gpus), watched, settings)
+    outcome = simulate(trace(drawn), ClusterShape(1, gpus), policy, settings, watch=watched.look)
     found = []
     for k, sweep in enumerate(drawn):
         user = f"user{k + 1}"

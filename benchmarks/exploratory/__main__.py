@@ -11,6 +11,7 @@ worth something.
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -93,8 +94,7 @@ def _best_reached(records: Sequence[JobRecord], trace: Trace) -> float:
 
 def _gain_when_left_alone(learning: Learning) -> float:
     """What the job reaches until it ends or its owner gives it up."""
-    end_s = learning.epochs * learning.epoch_s
-    return learning.gain(end_s if learning.abandoned_at_s is None else learning.abandoned_at_s)
+    return learning.gain(math.inf if learning.abandoned_at_s is None else learning.abandoned_at_s)
 
 
 @click.command()

@@ -150,7 +150,7 @@ class Workload(Struct, frozen=True):
             epoch_s = sweep_epoch_s * math.exp(self.job_spread * draw.standard_normal())
             share = self.owner.leaves_at(curve.losses, epochs, best)
             abandoned_at_s = None if share is None else share * epochs * epoch_s
-            learning = Learning(curve.losses, epochs, epoch_s, float(best[-1]), exploration, abandoned_at_s)
+            learning = Learning.of_epochs(curve.losses, epochs, epoch_s, float(best[-1]), exploration, abandoned_at_s)
             run_s = epochs * epoch_s
             jobs.append(
                 TraceJob(

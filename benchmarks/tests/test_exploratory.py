@@ -19,7 +19,7 @@ from simulation.traces.trace import ClusterShape, Trace, TraceJob
 FIFO = catalog.build("fifo")
 TELLS = Exploration(sweep="s", checkpoint_signal="USR1", may_stop=True)
 # Six epochs of 600 s; all that can be learned is learned in the first four.
-LEARNING = Learning(np.array([1.0, 0.75, 0.5, 0.25, 0.0, 0.0, 0.0]), 6, 600.0, 0.0, TELLS)
+LEARNING = Learning.of_epochs(np.array([1.0, 0.75, 0.5, 0.25, 0.0, 0.0, 0.0]), 6, 600.0, 0.0, TELLS)
 
 
 def job(job_id: int, submit_s: float, learning: Learning = LEARNING, gpus: int = 1) -> TraceJob:

@@ -73,14 +73,13 @@ def test_all_gain_towards_the_best_of_their_sweep() -> None:
 def test_the_owners_of_crawling_and_diverged_trainings_give_them_up() -> None:
     trace = generated()
     for jobs in sweeps(trace).values():
-        learnings = [job.learning for job in jobs if job.learning]
-        ends = [(one, one.gain(one.epochs * one.epoch_s)) for one in learnings]
-        learned = any(gain > 0.9 and one.losses[0] > 2 * one.losses[-1] for one, gain in ends)
-        for one, gain in ends:
+        ends = [(job, one, one.gain(job.run_s)) for job in jobs if (one := job.learning)]
+        learned = any(gain > 0.9 and one.losses[0] > 2 * one.losses[-1] for _, one, gain in ends)
+        for job, one, gain in ends:
             crawls = learned and gain < 0.1
-            if crawls or len(one.losses) <= one.epochs:
+            if crawls or len(one.losses) <= job.iterations:
                 assert one.abandoned_at_s is not None
-                assert 0 < one.abandoned_at_s < one.epochs * one.epoch_s
+                assert 0 < one.abandoned_at_s < job.run_s
     assert 0.3 < abandoned_share(trace) < 1.0
     assert abandoned_share(Trace.of(dataclasses.replace(job, learning=None) for job in trace.jobs)) == 0.0
 
@@ -88,8 +87,10 @@ def test_the_owners_of_crawling_and_diverged_trainings_give_them_up() -> None:
 def test_run_times_are_epochs_times_their_duration_and_within_the_limit() -> None:
     for job in generated().jobs:
         assert job.learning is not None
-        assert job.run_s == pytest.approx(job.learning.epochs * job.learning.epoch_s)
-        assert job.iterations == job.learning.epochs
+        epoch_s = job.learning.times_s[1]
+        assert job.run_s == pytest.approx(job.iterations * epoch_s)
+        assert job.learning.times_s == pytest.approx(job.learning.steps * epoch_s)
+        assert job.iterations == job.learning.total_steps
         assert job.time_limit_s is not None
         assert 1.5 * job.run_s <= job.time_limit_s <= 1.5 * job.run_s + 3600
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -24,13 +25,14 @@ if TYPE_CHECKING:
 class TraceReplay(Struct, frozen=True):
     """What is replayed, and how: `Settings` are the convention `slurm`, `MuriOptions` the convention `muri`.
 
-    `options` are those of a site's policies; None for the defaults.
+    `options` are those of a site's policies; None for the defaults. `history` is the file of `Settings.history`.
     """
 
     trace: Trace
     cluster: ClusterShape
     how: Settings | MuriOptions
     options: PolicyOptions | None = None
+    history: Path | None = None
 
     @property
     def conventions(self) -> str:
@@ -98,16 +100,16 @@ class TraceReplay(Struct, frozen=True):
         if isinstance(self.how, Settings):
             from simulation.cluster import engine
 
+            built_policy = built(policy, self.options)
             if not any(job.learning is not None for job in self.trace.jobs):
-                outcome = engine.simulate(self.trace, self.cluster, built(policy, self.options), self.how, progress)
+                outcome = engine.simulate(self.trace, self.cluster, built_policy, self.how, progress)
                 return replace(outcome, policy=policy)
             from simulation.results.outcome import Ending
             from simulation.results.watched_sweeps import WatchedSweeps
 
             until_s = inf if self.how.until_s is None else self.how.until_s
-            submitted = (job for job in self.trace.jobs if job.submit_s <= until_s)
-            watched = WatchedSweeps(built(policy, self.options), submitted)
-            outcome = engine.simulate(self.trace, self.cluster, watched, self.how, progress)
+            watched = WatchedSweeps(job for job in self.trace.jobs if job.submit_s <= until_s)
+            outcome = engine.simulate(self.trace, self.cluster, built_policy, self.how, progress, watched.look)
             ends = ((job.job_id, job.end_s, job.spent_gpu_s, job.ending is Ending.COMPLETED) for job in outcome.jobs)
             return replace(outcome, policy=policy, sweeps=watched.reached(ends))
         from simulation import muri
@@ -148,6 +150,8 @@ def check_policies(replay: TraceReplay, names: Sequence[str]) -> None:
 def replay_json(replay: TraceReplay, policies: Sequence[str], warnings: Sequence[str] = ()) -> dict[str, object]:
     """JSON fields that describe a replay under these policies, without their figures; `warnings` are of its outcome."""
     more: dict[str, object] = {} if replay.options is None else {"options": to_builtins(replay.options)}
+    if replay.history is not None:
+        more["history"] = str(replay.history)
     if "themis" in policies:
         from simulation.finish_time import SOLVERS, TIES  # numpy, which other policies may do without
 

@@ -15,7 +15,7 @@ from simulation.cli.replay import TraceReplay
 from simulation.cluster.settings import Estimates, EstimateSource, Settings, SimulationSettingsError, shard_rule
 from simulation.traces import formats
 from simulation.traces.formats.cluster import read_cluster
-from simulation.traces.trace import ClusterShape, Rejected, Trace, fit, require_all_rows
+from simulation.traces.trace import ClusterShape, Rejected, Trace, TraceJob, fit, require_all_rows
 
 if TYPE_CHECKING:
     from sched_policy.catalog import PolicyOptions
@@ -41,11 +41,13 @@ def replay_options(command: Callable[..., None]) -> Callable[..., None]:
         **others: Any,  # noqa: ANN401  the options of the convention, and those of the command
     ) -> None:
         how = _how(conventions, {name: others.pop(name) for name in {**_SLURM, **_MURI}})
-        if history_path is not None:
-            how = _with_history(how, history_path)
         options, shape = _site_options(config_path, conventions), read_cluster(cluster)
+        if history_path is not None:
+            _check_history(how, history_path, trace_path)
         trace = _read(trace_path, trace_format, shape, is_strict=is_strict)
-        command(replay=TraceReplay(trace, shape, how, options), **others)
+        if history_path is not None:
+            how = replace(how, history=_earlier(history_path, trace))
+        command(replay=TraceReplay(trace, shape, how, options, history_path), **others)
 
     made: Callable[..., None] = wrapped
     for option in reversed(_OPTIONS):
@@ -111,13 +113,32 @@ def _how(conventions: str, given: Mapping[str, Any]) -> Settings | MuriOptions:
         raise click.UsageError(f"{_SLURM[name].flag if name in _SLURM else name}{colon}{fault}") from error
 
 
-def _with_history(how: Settings | MuriOptions, path: Path) -> Settings:
-    """Raises `UsageError` where nothing learns from a history."""
+def _check_history(how: Settings | MuriOptions, path: Path, trace_path: Path) -> None:
+    """Raise `UsageError` where nothing learns from a history, or if it is the trace: policies would know the future."""
     if not isinstance(how, Settings) or how.estimates.source is not EstimateSource.LEARNT:
         raise click.UsageError("--history: accepted with --estimates learnt only")
+    try:
+        is_trace = path.samefile(trace_path)
+    except (OSError, ValueError):
+        return  # who opens it tells what is wrong
+    if is_trace:
+        raise click.UsageError(f"--history: {path} is the trace itself, accepted: a trace of earlier jobs")
+
+
+def _earlier(path: Path, trace: Trace) -> tuple[TraceJob, ...]:
+    """The jobs of a history, without those of the trace; a warning tells of these."""
     history = formats.read_any(path)
     report_rejected(path, history.rejected)
-    return replace(how, history=history.jobs)
+    own = {_identity(job) for job in trace.jobs}
+    earlier = tuple(job for job in history.jobs if _identity(job) not in own)
+    if twice := len(history.jobs) - len(earlier):
+        click.echo(f"warning: {path}: {twice:,} jobs left out that the trace has as well", err=True)
+    return earlier
+
+
+def _identity(job: TraceJob) -> tuple[int, int, float, str]:
+    """What a job has in every file that it is in; submit times count from each file's first job."""
+    return job.job_id, job.gpus, job.run_s, job.user
 
 
 def _site_options(path: Path | None, conventions: str) -> PolicyOptions | None:

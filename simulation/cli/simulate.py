@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from explsched.cli import input_file, json_option
+from explsched.errors import ExplschedError
 from explsched.tables import room
 from simulation.cli.outputs import (
     PolicyColumn,
@@ -106,17 +107,28 @@ class Finished(Struct, frozen=True):
         return {**as_dict(self.metrics), "events": self.events, "cpu_s": round(self.cpu_s, 3)}
 
 
-def run(task: ReplayTask, progress: Callable[[int, int], None]) -> Finished:
+class Failed(Struct, frozen=True):
+    """A replay that could not go on, and why."""
+
+    policy: str
+    error: str
+
+
+def run(task: ReplayTask, progress: Callable[[int, int], None]) -> Finished | Failed:
     """Replay and measure."""
     before_s = time.process_time()
-    outcome = task.replay.under(task.policy, progress)
+    try:
+        outcome = task.replay.under(task.policy, progress)
+    except ExplschedError as error:  # the other policies have their figures nevertheless
+        return Failed(task.policy, str(error))
     cpu_s = time.process_time() - before_s
     return Finished(task.policy, measure(outcome), outcome.events, cpu_s, outcome)
 
 
-def run_for_figures(task: ReplayTask, progress: Callable[[int, int], None]) -> Finished:
+def run_for_figures(task: ReplayTask, progress: Callable[[int, int], None]) -> Finished | Failed:
     """Replay and measure without keeping the jobs, which take memory for each policy."""
-    return replace(run(task, progress), outcome=None)
+    ended = run(task, progress)
+    return replace(ended, outcome=None) if isinstance(ended, Finished) else ended
 
 
 def _policies(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str, ...]:
@@ -147,43 +159,48 @@ def compare(
 ) -> None:
     """Replay a trace under several policies and compare them.
 
-    Ratios to the baseline, the first policy, are in brackets. cpu_s is the CPU time of each replay alone.
+    Ratios to the baseline, the first policy, are in brackets. cpu_s is the CPU time of each replay alone. The command
+    fails if a policy cannot go on, and has the figures of the others.
     """
     check_policies(replay, policies)
     tasks = [ReplayTask(replay, policy) for policy in policies]
     with bars(policies) as report:
         work = run if plot_path else run_for_figures
-        finished = run_all(work, tasks, workers or len(os.sched_getaffinity(0)), report)
+        ended = run_all(work, tasks, workers or len(os.sched_getaffinity(0)), report)
+    finished = [one for one in ended if isinstance(one, Finished)]
+    failed = [one for one in ended if isinstance(one, Failed)]
     columns = [PolicyColumn(one.policy, one.values) for one in finished]
     fewer = _completing_fewer(columns)
     if as_json:
         about = replay_json(replay, policies, fewer)
-        click.echo(json.dumps({**about, "policies": _ratios(finished)}, indent=1))
-    else:
+        click.echo(json.dumps({**about, "policies": _ratios(finished), "failed": to_builtins(failed)}, indent=1))
+    elif finished:
         click.echo("\n".join(table(columns, room())))
     for warning in fewer:
         click.echo(f"warning: {warning}", err=True)
-    write_files([one.outcome for one in finished if one.outcome], plot_path, None)
+    if finished:
+        write_files([one.outcome for one in finished if one.outcome], plot_path, None)
+    if failed:
+        raise click.ClickException("; ".join(f"{one.policy}: {one.error}" for one in failed))
 
 
 def _completing_fewer(columns: Sequence[PolicyColumn]) -> tuple[str, ...]:
     """A warning if jobs complete their work under the first policy and not under others."""
-    first, *others = ((one.policy, one.values["completed"] or 0) for one in columns)
-    fewer = [f"{policy} {completed:g}" for policy, completed in others if completed < first[1]]
+    completed = [(one.policy, one.values["completed"] or 0) for one in columns]
+    fewer = [f"{policy} {count:g}" for policy, count in completed if count < completed[0][1]]
     if not fewer:
         return ()
-    counts = f"{', '.join(fewer)}; {first[0]} {first[1]:g}"
+    counts = f"{', '.join(fewer)}; {completed[0][0]} {completed[0][1]:g}"
     return (f"fewer jobs completed their work ({counts}), which shortens JCTs",)
 
 
 def _ratios(finished: Sequence[Finished]) -> list[dict[str, object]]:
     """JSON fields of each policy: its figures, and their ratios to the baseline's."""
-    first = finished[0].values
     return [
         {
             "policy": one.policy,
             **one.values,
-            "ratios": {name: ratio(value, first[name]) for name, value in one.values.items()},
+            "ratios": {name: ratio(value, finished[0].values[name]) for name, value in one.values.items()},
         }
         for one in finished
     ]

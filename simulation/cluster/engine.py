@@ -123,6 +123,9 @@ def _queue(order: Sequence[int], snapshot: Snapshot, rests: Container[int] = ())
 Progress = Callable[[int, int], None]
 """Called with (jobs ended, jobs in all) as the simulation goes on."""
 
+Watch = Callable[[Snapshot], None]
+"""Called before each pass of the policy with what it sees."""
+
 
 _MOST_VAIN_PASSES = 1000
 
@@ -148,18 +151,22 @@ def simulate(
     policy: SchedulingPolicy,
     settings: Settings,
     progress: Progress = lambda _n, _m: None,
+    watch: Watch = lambda _snapshot: None,
 ) -> TraceOutcome:
     """Replay a trace under a policy until every job has ended, or until `settings.until_s`.
 
     Raises `SimulationError` if jobs remain that the policy never starts, and `PolicyError` for an invalid plan.
     """
-    return _Simulation(trace, cluster, policy, settings).run(progress)
+    return _Simulation(trace, cluster, policy, settings, watch).run(progress)
 
 
 class _Simulation:
-    def __init__(self, trace: Trace, cluster: ClusterShape, policy: SchedulingPolicy, settings: Settings) -> None:
+    def __init__(
+        self, trace: Trace, cluster: ClusterShape, policy: SchedulingPolicy, settings: Settings, watch: Watch
+    ) -> None:
         self._cluster = cluster
         self._policy = policy
+        self._watch = watch
         self._shards, self._shard_rule = settings.shards, settings.shard_rule
         if self._shards is not None and any(job.gpus != 1 for job in trace.jobs):
             raise SimulationError("shards are of one GPU, and the trace has jobs of several")
@@ -244,6 +251,7 @@ class _Simulation:
         if not (self._state.waiting.size or self._state.expects_reports or self._state.may_grow):
             return
         snapshot = self._state.snapshot(now_s)
+        self._watch(snapshot)
         plan = checked_plan(self._policy, snapshot)
         self._state.note_plan(plan.held_back)
         self._apply(plan, now_s)
@@ -278,7 +286,7 @@ class _Simulation:
         if self._vain_passes > _MOST_VAIN_PASSES:
             raise SimulationError(
                 f"policy {self._policy.name!r} preempts all jobs before they get to work, {_MOST_VAIN_PASSES} times "
-                "in a row: its slices are shorter than a restart takes"
+                "in a row: its slices are shorter than a restart takes (--checkpoint, --restart; utility.quantum_s)"
             )
         leaving = [preemption.job_id for preemption in plan.preemptions]
         leaving += [resize.job_id for resize in plan.resizes]  # a running job takes its new size while it waits

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from enum import IntEnum
 
@@ -51,6 +50,11 @@ class RunProgress(Struct, frozen=True):
     gpus: int
     granted_step: float
 
+    @property
+    def has_run(self) -> bool:
+        """Whether it has ever held GPUs."""
+        return self.start_s is not None or self.preemptions > 0
+
 
 def to_policy_job(job: TraceJob, progress: RunProgress, gpus_per_node: int) -> Job:
     """The job as policies see it at this moment."""
@@ -69,8 +73,8 @@ def to_policy_job(job: TraceJob, progress: RunProgress, gpus_per_node: int) -> J
         earlier_s=progress.earlier_s,
         allocation=progress.held,
         exploration=learning.exploration if learning else _MAY_STOP,
-        total_steps=learning.epochs if learning else None,
-        points=learning.points_until(progress.done_s, job.gpus) if learning else (),
+        total_steps=learning.total_steps if learning else None,
+        points=learning.points_until(progress.done_s, job.gpus) if learning and progress.has_run else (),
         restarts=progress.preemptions,
         profile=_profile(job),
         guaranteed=job.priority == 0,
@@ -97,10 +101,17 @@ def _profile(job: TraceJob) -> StageProfile | None:
 
 
 def _first_report_s(learning: Learning, progress: RunProgress) -> float | None:
-    """When the job first reported in its present run: at once if it is new, else after the epoch it had begun."""
-    began_s, epoch_s = progress.loaded_done_s, learning.epoch_s
-    after_s = (math.floor(began_s / epoch_s + 1e-6) + 1) * epoch_s - began_s if began_s > 0 else 0.0
-    return progress.loaded_s + after_s if progress.done_s >= began_s + after_s else None
+    """When the job first reported in its present run; a report that it had made before is not made again.
+
+    A curve that has ended says nothing of the job any more: it is taken to be at work once it makes progress.
+    """
+    began_s = progress.loaded_done_s
+    known = learning.reports(began_s) if began_s > 0 else 0
+    if known == learning.times_s.size:
+        return progress.loaded_s if progress.done_s > began_s else None
+    if learning.reports(progress.done_s) == known:
+        return None
+    return progress.loaded_s + max(0.0, float(learning.times_s[known]) - began_s)
 
 
 def _request(gpus: int, gpus_per_node: int) -> GpuRequest:

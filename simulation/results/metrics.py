@@ -59,7 +59,9 @@ class Metrics:
     useful_gpu_h: float | None = _figure(
         "GPU h", "work done, in hours of unshared GPUs; none for failed or timed out jobs"
     )
-    wasted_gpu_h: float | None = _figure("GPU h", "held minus useful; below 0 where sharing gets more out of a GPU")
+    wasted_gpu_h: float | None = _figure(
+        "GPU h", "held minus useful; below 0 where sharing, or elastic jobs at fewer GPUs, get more out of a GPU"
+    )
     lost_gpu_h: float | None = _figure("GPU h", "of these, work that preemption made jobs do again; in a history only")
     gain_per_gpu_h: float | None = _figure(
         "1/GPU h", "loss reduction, in shares of what was possible, per GPU-hour held"

@@ -1,4 +1,4 @@
-"""How soon a policy leads the sweeps of a trace to their best models, seen by watching its passes."""
+"""How soon a policy leads the sweeps of a trace to their best models, seen by watching a simulation."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from statistics import median
 
-from sched_policy.plan import Plan
-from sched_policy.policy import SchedulingPolicy
 from sched_policy.snapshot import Snapshot
 from simulation.results.outcome import SweepReached
 from simulation.traces.learning import Learning
@@ -18,12 +16,10 @@ TOLERANCE = 0.01
 
 
 class WatchedSweeps:
-    """A policy, and when it saw each sweep of a trace become better: up to one pass after the report."""
+    """When a policy saw each sweep of a trace become better: up to one pass after the report."""
 
-    def __init__(self, policy: SchedulingPolicy, jobs: Iterable[TraceJob]) -> None:
+    def __init__(self, jobs: Iterable[TraceJob]) -> None:
         """`jobs` are those that are submitted; those without learning curves or sweep are not watched."""
-        self._policy = policy
-        self.name, self.summary, self.needs_durations = policy.name, policy.summary, policy.needs_durations
         members: dict[tuple[str, str], list[tuple[TraceJob, Learning]]] = {}
         for job in jobs:
             if job.learning is not None and job.learning.exploration.sweep is not None:
@@ -40,11 +36,11 @@ class WatchedSweeps:
         self._of_job = {job.job_id: (key, learning) for key, own in members.items() for job, learning in own}
         self._seen: dict[int, tuple[int, float]] = {}
 
-    def plan(self, snapshot: Snapshot) -> Plan:
-        """The policy's plan, after a look at the reports."""
+    def look(self, snapshot: Snapshot) -> None:
+        """Look at the reports that the policy sees in a pass."""
         held_gpu_s = dict.fromkeys(self._sweeps, 0.0)
         values: dict[tuple[str, str], float] = {}
-        for job in (*snapshot.jobs, *snapshot.ended) if self._sweeps else ():
+        for job in (*snapshot.jobs, *snapshot.ended):
             if job.job_id in self._of_job:
                 key, _ = self._of_job[job.job_id]
                 count, best = self._seen.get(job.job_id, (0, inf))
@@ -55,7 +51,6 @@ class WatchedSweeps:
         for key, value in values.items():
             if value < inf:
                 self._sweeps[key].note(snapshot.now_s, held_gpu_s[key], value)
-        return self._policy.plan(snapshot)
 
     def reached(self, ends: Iterable[tuple[int, float, float, bool]]) -> tuple[SweepReached, ...]:
         """What became of each sweep, by user and name.

@@ -2,15 +2,19 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from explsched.errors import PolicyError
-from simulation.cli.replay import TraceReplay
+from sched_policy.model import Exploration
+from simulation.cli.replay import TraceReplay, built
+from simulation.cluster.engine import simulate
 from simulation.cluster.settings import Estimates, Settings
 from simulation.muri import MuriOptions
 from simulation.results.metrics import measure
+from simulation.traces.learning import Learning
 from simulation.traces.trace import ClusterShape, StageTimes, Trace, TraceJob
 
 _JOBS = st.lists(st.tuples(st.integers(0, 500), st.integers(1, 4), st.integers(1, 900)), min_size=1, max_size=8)
@@ -108,3 +112,16 @@ def test_a_warning_counts_the_jobs_and_names_every_policy_that_it_is_for() -> No
     assert TraceReplay(replay.trace, replay.cluster, MuriOptions()).warnings(["srtf", "muri-s"]) == (
         "muri-s: 2 jobs have no stage times: jobs without them run alone",
     )
+
+
+def test_jobs_with_learning_curves_share_gpus_as_the_policy_has_it() -> None:
+    """Under `antman` a guaranteed job is not slowed down by the opportunistic one beside it."""
+    curve = Learning.of_epochs(np.array([1.0, 0.5]), 1, 300.0, 0.5, Exploration(sweep="s"))
+    stages = StageTimes(0.3, 0.5, 0.2)
+    jobs = Trace.of(
+        TraceJob(n + 1, 0.0, 1, 300.0, iterations=300, stages=stages, priority=n, learning=curve) for n in range(2)
+    )
+    watched = TraceReplay(jobs, ClusterShape(1, 1), EXACT).under("antman")
+    alone = simulate(jobs, ClusterShape(1, 1), built("antman"), EXACT)
+    assert [job.end_s for job in watched.jobs] == [job.end_s for job in alone.jobs]
+    assert watched.jobs[0].end_s == 300.0

@@ -643,8 +643,8 @@ def test_an_exported_sweep_is_a_trace(digits: FakeSlurm, tmp_path: Path) -> None
     assert one.exploration.params == (("lr", 0.1), ("seed", 1.0))
     assert {one.exploration.sweep, two.exploration.sweep} == {"digits"}
     assert (trace.jobs[0].run_s, trace.jobs[1].run_s) == (300.0, 1000.0)
-    assert one.losses.tolist() == [3.0, 3.0, 1.0, 0.5]
-    assert (two.losses.tolist(), two.epochs, two.epoch_s) == ([3.0, 3.0, 2.5], 10, 100.0)
+    assert (one.losses.tolist(), one.times_s.tolist(), one.total_steps) == ([3.0, 1.0, 0.5], [100.0, 200.0, 300.0], 30)
+    assert (two.losses.tolist(), two.steps.tolist(), two.total_steps) == ([3.0, 2.5], [10, 20], 100)
     assert {learning.best_of_sweep for learning in (one, two, three)} == {0.5}
 
 

@@ -8,7 +8,8 @@ that a misspelt one is not silently ignored.
 must be there; `user`, `metric`, `direction` (min, max) and `params` may be missing or empty. `curve` has the reports,
 `step:seconds:value` separated by blanks: seconds are run time since the start, all runs together. A curve that ends
 before `run_s` is of a training that was stopped or diverged: what it would have reported is not known, and nothing is
-reported in a simulation either. `params` is a JSON object of names to numbers, texts and truth values.
+reported in a simulation either. Reports after `run_s` never come. `params` is a JSON object of names to numbers, texts
+and truth values.
 """
 
 from __future__ import annotations
@@ -185,8 +186,7 @@ FORMAT = Format("own", _REQUIRED, _parse)
 SWEEP_REQUIRED = ("job_id", "submit_s", "gpus", "run_s", "sweep", "curve")
 SWEEP_COLUMNS = (*SWEEP_REQUIRED, "user", "metric", "direction", "params")
 _LARGEST = 1e300
-_MOST_EPOCHS = 100_000
-_Reports = list[tuple[float, float]]
+_Reports = list[tuple[int, float, float]]
 
 
 def _parse_sweep(table: Table) -> Trace:
@@ -235,41 +235,33 @@ def _params(text: str) -> tuple[tuple[str, Parameter], ...]:
 
 
 def _reports(text: str) -> _Reports:
-    """(seconds, value) of each report, in order."""
+    """(step, seconds, value) of each report, in order."""
     found = []
     for word in text.split():
         parts = word.split(":")
         if len(parts) != 3:
             raise RowError(f"curve: found {shown(word)}, accepted: step:seconds:value")
-        whole("curve", parts[0], 0, LARGEST_ID)
-        found.append((number("curve", parts[1], 0, LONGEST_S), number("curve", parts[2], -_LARGEST, _LARGEST)))
-    if len(found) < 2 or found[-1][0] <= 0 or any(later[0] < earlier[0] for earlier, later in pairwise(found)):
+        step = whole("curve", parts[0], 0, LARGEST_ID)
+        found.append((step, number("curve", parts[1], 0, LONGEST_S), number("curve", parts[2], -_LARGEST, _LARGEST)))
+    if len(found) < 2 or found[-1][1] <= 0 or any(later[1] < earlier[1] for earlier, later in pairwise(found)):
         raise RowError("curve: accepted: at least two reports, whose seconds do not fall")
     return found
 
 
 def _learning(reports: _Reports, run_s: float, exploration: Exploration) -> Learning:
-    """The curve at even intervals, as many as there were reports: each has the newest value by then.
-
-    Lower is better in a simulation, so values that should rise are negated.
-    """
+    """The reports until `run_s`. Lower is better in a simulation, so values that should rise are negated."""
     import numpy as np
 
     from simulation.traces.learning import Learning
 
-    times_s = np.array([time_s for time_s, _ in reports])
-    sign = 1.0 if exploration.direction is Direction.MIN else -1.0
-    values = sign * np.array([value for _, value in reports])
-    last_s = min(float(times_s[-1]), run_s)
-    interval_s = last_s / int((times_s > 0).sum())
-    epochs = min(_MOST_EPOCHS, max(1, round(run_s / interval_s)))
-    epoch_s = run_s / epochs
-    at_s = np.arange(math.floor(last_s / epoch_s * (1 + 1e-9)) + 1) * epoch_s
-    newest = np.maximum(np.searchsorted(times_s, at_s * (1 + 1e-9), side="right") - 1, 0)
-    told = Exploration(
-        exploration.sweep, exploration.metric, Direction.MIN, "USR1", may_stop=True, params=exploration.params
-    )
-    return Learning(values[newest], epochs, epoch_s, float(values[newest].min()), told)
+    made = [report for report in reports if report[1] <= run_s * (1 + 1e-9)]
+    if not made:
+        raise RowError(f"curve: its first report is after {reports[0][1]:g} s, accepted: up to run_s, {run_s:g} s")
+    steps, times_s, values = zip(*made, strict=True)
+    told = msgspec.structs.replace(exploration, direction=Direction.MIN)
+    losses = np.array(values) if exploration.direction is Direction.MIN else -np.array(values)
+    total_steps = round(max(steps) * run_s / times_s[-1]) if max(steps) and times_s[-1] else None
+    return Learning(losses, np.array(times_s), np.array(steps), total_steps, float(losses.min()), told)
 
 
 def _with_bests(jobs: list[TraceJob]) -> list[TraceJob]:

@@ -18,11 +18,21 @@ from msgspec.structs import replace
 
 from explsched import preemption_record
 from simulation.traces.formats.sacct_rows import REQUIRED, SacctRow, row_parser
-from simulation.traces.formats.table import LONGEST_S, MOST_GPUS, Format, RowError, Table, collect, trace_of
+from simulation.traces.formats.table import (
+    LONGEST_S,
+    MOST_GPUS,
+    Format,
+    RowError,
+    Table,
+    collect,
+    trace_of,
+    with_free_text_last,
+)
 from simulation.traces.trace import Rejected, Trace, TraceJob
 
 _MAY_RUN_AGAIN = frozenset({"REQUEUED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RESIZING"})
 """States of a run after which Slurm may run the same job again."""
+_FREE_TEXT = frozenset({"jobname", "admincomment", "comment"})
 
 
 class PastRun(Struct, frozen=True):
@@ -54,6 +64,7 @@ class PastJob(Struct, frozen=True):
         time_limit_s: its limit per run, None if it had none or its partition's.
         user: its owner.
         queue: its partition.
+        name: its name, "" if the file has none.
         lost_gpu_s: work that preemption made it do again, as far as its AdminComment records it.
         line: where its last row stands in the file.
 
@@ -69,6 +80,7 @@ class PastJob(Struct, frozen=True):
     time_limit_s: float | None
     user: str
     queue: str
+    name: str
     line: int
     lost_gpu_s: float = 0.0
 
@@ -102,8 +114,10 @@ def read_history(table: Table) -> tuple[list[PastJob], list[Rejected]]:
     """The jobs of an open sacct table, in order of their first row, and the rows and jobs that cannot be used.
 
     Job steps are part of their job and passed over. Without the column JobIDRaw, tasks of arrays get numbers above all
-    others in the file, and so does a job whose id another one had before.
+    others in the file, and so does a job whose id another one had before. The last column may be free text with bars.
     """
+    if table.header[-1].casefold() in _FREE_TEXT:
+        table = with_free_text_last(table)
     found, rejected = collect(table, row_parser(table))
     rows = [row for row in found if row is not None]
     by_id: dict[tuple[int, str], list[SacctRow]] = {}
@@ -202,6 +216,7 @@ def _job(job_rows: list[SacctRow]) -> PastJob:
         time_limit_s=last.time_limit_s,
         user=last.user,
         queue=last.queue,
+        name=last.name,
         line=last.line,
         lost_gpu_s=_lost_gpu_s(last, requeues),
     )
@@ -226,13 +241,13 @@ COMMAND = """\
 SLURM_TIME_FORMAT=%s sacct --allusers --allocations --duplicates \\
   --parsable2 --noconvert --starttime 2026-01-01 --endtime 2026-02-01 \\
   --format=JobID,JobIDRaw,User,Partition,Submit,Eligible,Start,End,\\
-ElapsedRaw,State,TimelimitRaw,AllocTRES,ReqTRES > history.txt"""
+ElapsedRaw,State,TimelimitRaw,AllocTRES,ReqTRES,JobName > history.txt"""
 """The command line of an admin (bash).
 
 `SLURM_TIME_FORMAT=%s` prints times as seconds since 1970. Without it they are local times, which are read too, but an
 hour is lost or gained where summer time begins or ends. `--duplicates` shows all runs of requeued jobs. GPUs are
-counted only where slurm.conf has AccountingStorageTRES=gres/gpu. Columns of free text (JobName, Comment) must stay out:
-sacct does not mark a bar within them.
+counted only where slurm.conf has AccountingStorageTRES=gres/gpu. Only the last column may be free text (JobName,
+AdminComment): sacct does not mark a bar within it.
 """
 
 
@@ -241,8 +256,9 @@ def read(path: Path) -> Trace:
 
     `submit_s` is when the job was submitted and eligible, counted from the earliest job. `run_s` is the time it ran,
     all its runs together: sacct does not say how much of a run that was cut short had to be done again.
-    Columns User, Partition, Eligible, ElapsedRaw or Elapsed, TimelimitRaw or Timelimit may be missing, and one of JobID
-    and JobIDRaw and one of AllocTRES and ReqTRES. Raises `TraceError` for a file of another kind.
+    The job's name is its `model`, by which run times are learnt as the daemon learns them.
+    Columns User, Partition, JobName, Eligible, ElapsedRaw or Elapsed, TimelimitRaw or Timelimit may be missing, and one
+    of JobID and JobIDRaw and one of AllocTRES and ReqTRES. Raises `TraceError` for a file of another kind.
     """
     return FORMAT.read(path)
 
@@ -258,6 +274,7 @@ def _parse(table: Table) -> Trace:
             run_s=job.ran_s,
             # Slurm's limit is that of each run; here the job runs once, for the time of all of them.
             time_limit_s=None if job.time_limit_s is None else max(job.time_limit_s, job.ran_s),
+            model=job.name,
             user=job.user,
             queue=job.queue,
             line=job.line,

@@ -11,7 +11,17 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from simulation.traces.formats.table import LONGEST_S, MOST_GPUS, RowError, Table, date_time_s, label, number, shown
+from simulation.traces.formats.table import (
+    LONGEST_LABEL,
+    LONGEST_S,
+    MOST_GPUS,
+    RowError,
+    Table,
+    date_time_s,
+    label,
+    number,
+    shown,
+)
 from simulation.traces.trace import TraceError
 
 REQUIRED = ("Submit", "Start", "End", "State")
@@ -154,6 +164,7 @@ class SacctRow(Struct, frozen=True):
     time_limit_s: float | None
     user: str
     queue: str
+    name: str
     admin_comment: str
 
 
@@ -165,7 +176,7 @@ def row_parser(table: Table) -> Callable[[int, list[str]], SacctRow | None]:
     cell = {
         name: table.cell(name)
         for name in (*REQUIRED, *_ONE_OF[0], *_ONE_OF[1], "Eligible", "Elapsed", "ElapsedRaw", "Timelimit",
-                     "TimelimitRaw", "User", "Partition", "AdminComment")
+                     "TimelimitRaw", "User", "Partition", "JobName", "AdminComment")
     }  # fmt: skip
     id_column = "JobID" if table.index("JobID") is not None else "JobIDRaw"
     limit_column = "TimelimitRaw" if table.index("TimelimitRaw") is not None else "Timelimit"
@@ -198,10 +209,16 @@ def row_parser(table: Table) -> Callable[[int, list[str]], SacctRow | None]:
             time_limit_s=parse_time_limit_s(limit_column, cell[limit_column](row)),
             user=label("User", cell["User"](row)),
             queue=label("Partition", cell["Partition"](row)),
+            name=_job_name(cell["JobName"](row)),
             admin_comment=cell["AdminComment"](row),
         )
 
     return parse
+
+
+def _job_name(text: str) -> str:
+    """Free text as a label; no job is left out for its name."""
+    return "".join(c if c.isprintable() else "?" for c in text[:LONGEST_LABEL])
 
 
 def _ran_s(elapsed_raw: str, elapsed: str, length_s: float) -> float:

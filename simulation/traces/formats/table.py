@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from simulation.traces.trace import Rejected, StageTimes, Trace, TraceError, TraceJob, first_reasons
 
@@ -32,7 +33,7 @@ _SHORTEST_STAGES_S = 1e-9
 MOST_GPUS = 1_000_000
 MOST_ITERATIONS = 1e15
 LARGEST_ID = 2**63 - 1
-_LONGEST_LABEL = 256
+LONGEST_LABEL = 256
 _SHOWN_CHARACTERS = 40
 _EPOCH = datetime(1970, 1, 1)
 
@@ -87,9 +88,9 @@ def stage_times(columns: Sequence[str], texts: Sequence[str], units_per_s: float
 @lru_cache(4096)  # equal names of many rows share one string
 def label(column: str, text: str) -> str:
     """A name: up to 256 printable characters. Raises `RowError`, because names reach terminals."""
-    if text.isprintable() and len(text) <= _LONGEST_LABEL:
+    if text.isprintable() and len(text) <= LONGEST_LABEL:
         return text
-    raise RowError(f"{column}: found {shown(text)}, accepted: up to {_LONGEST_LABEL} printable characters")
+    raise RowError(f"{column}: found {shown(text)}, accepted: up to {LONGEST_LABEL} printable characters")
 
 
 def date_time_s(column: str, text: str) -> float:
@@ -220,6 +221,14 @@ def _at_commas(line: str) -> list[str]:
 
 def _at_bars(line: str) -> list[str]:
     return next(csv.reader((line,), delimiter="|", quoting=csv.QUOTE_NONE))
+
+
+def with_free_text_last(table: Table) -> Table:
+    """The table, if at bars, with all further bars of a row in its last field: sacct does not mark those in a text."""
+    if table.split is not _at_bars:
+        return table
+    bars = len(table.header) - 1
+    return replace(table, split=lambda line: line.rstrip("\r\n").split("|", bars))
 
 
 def _lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, str]]:

@@ -245,11 +245,6 @@ def test_a_pipe_may_be_named_twice(trace: Path) -> None:
     assert "job_id" in done.stdout
 
 
-def test_a_file_may_be_read_twice(trace: Path) -> None:
-    shape = ("--cluster", "1x2", "--policy", "fifo", "--estimates", "learnt")
-    assert call("simulate", *shape, "--trace", trace, "--history", trace).exit_code == 0
-
-
 @pytest.mark.parametrize(("name", "why"), [("loop", "Too many levels of symbolic links"), (300 * "x", "name too long")])
 def test_what_is_wrong_with_a_path_is_told_by_who_opens_it(name: str, why: str, tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
@@ -291,6 +286,16 @@ def test_a_comparison_tells_how_soon_sweeps_came_to_their_best(sweep: Path) -> N
     assert fifo["avg_regret_area"] == pytest.approx(regret, abs=0.06)  # it is looked at every 10 s
     table = call(*common, "--policies", "fifo,slurm").output
     assert all(name in table for name in _OF_SWEEPS)
+
+
+def test_a_sweep_has_its_best_when_that_training_reports_not_before(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.csv"
+    rows = [*(f"{n},0,1,7200,s,1:3600:0.5 2:7200:0.4" for n in range(1, 4)), "4,0,1,7200,s,1:3600:0.1 2:7200:0.3"]
+    path.write_text("\n".join(("job_id,submit_s,gpus,run_s,sweep,curve", *rows)) + "\n")
+    fifo, ours = told("compare", "--trace", path, "--cluster", "1x1", "--policies", "fifo,explsched")["policies"]
+    assert (fifo["avg_best_s"], fifo["avg_best_gpu_h"]) == (3 * 7200 + 3600, 7.0)
+    assert fifo["avg_regret_area"] == pytest.approx((2 + 5 * 0.75) / 8)  # 0.5 is the median first report
+    assert ours["avg_best_s"] >= 4 * 3600  # nothing tells it beforehand that the last is the best
 
 
 def test_a_replay_that_ends_early_tells_only_of_sweeps_that_were_submitted(sweep: Path) -> None:
@@ -336,6 +341,24 @@ def test_how_well_run_times_were_learnt_is_told(tmp_path: Path) -> None:
     assert re.search(r"^predicted_inside +1 +1 ", compared, re.MULTILINE)
 
 
+def test_a_history_tells_nothing_of_the_jobs_that_are_replayed(tmp_path: Path) -> None:
+    header, path, history = "job_id,submit_s,gpus,run_s,user\n", tmp_path / "now.csv", tmp_path / "before.csv"
+    ours = "".join(f"{n},{n},1,{100 * n},ada\n" for n in range(11, 15))
+    path.write_text(header + ours)
+    words = ("simulate", "--trace", path, "--cluster", "1x1", "--policy", "srsf", "--estimates", "learnt")
+    itself = call(*words, "--history", path)
+    assert (itself.exit_code, itself.stdout) == (2, "")
+    assert "is the trace itself" in itself.stderr
+    history.write_text(header + "".join(f"{n},{n},1,{100 * n},ada\n" for n in range(1, 11)))
+    before = told(*words, "--history", history)
+    assert before["history"] == str(history)
+    history.write_text(history.read_text() + ours)
+    told_twice = call(*words, "--history", history).stderr
+    assert f"warning: {history}: 4 jobs left out that the trace has as well" in told_twice
+    after = told(*words, "--history", history)
+    assert [after[name] for name in ("avg_jct_s", *_OF_LEARNT)] == [before[name] for name in ("avg_jct_s", *_OF_LEARNT)]
+
+
 def test_a_comparison_for_people(trace: Path) -> None:
     result = call("compare", "--trace", str(trace), "--cluster", "1x2", "--policies", "fifo,srsf", "-j", 1)
     assert result.exit_code == 0, result.output
@@ -343,6 +366,23 @@ def test_a_comparison_for_people(trace: Path) -> None:
     assert head.split() == ["fifo", "srsf"]
     assert [row.split()[0] for row in rows] == [*(n for n in _NAMES if n not in _UNKNOWN), "events", "cpu_s"]
     assert re.search(r"^jobs +3 +3 +\(1\.00x\)$", result.stdout, re.MULTILINE)
+
+
+def test_a_policy_that_cannot_go_on_leaves_the_others_their_figures(trace: Path, tmp_path: Path) -> None:
+    config, picture = tmp_path / "slices.yaml", tmp_path / "jobs.png"
+    config.write_text("utility:\n  quantum_s: 10\n")
+    trace.write_text("job_id,submit_s,gpus,run_s\n1,0,1,50\n2,5,1,50\n")
+    slow = ("compare", "--trace", trace, "--cluster", "1x1", "--interval", 10, "--restart", 60, "--config", config)
+    mixed = call(*slow, "--policies", "fair,fifo,srsf", "--plot", picture)
+    assert (mixed.exit_code, mixed.stdout.splitlines()[0].split()) == (1, ["fifo", "srsf"])
+    assert "fair: policy 'fair' preempts all jobs" in mixed.stderr
+    assert "--restart" in mixed.stderr
+    assert picture.exists()
+    found = json.loads(call(*slow, "--policies", "fifo,fair", "--json").stdout)
+    assert [one["policy"] for one in found["policies"]] == ["fifo"]
+    assert [one["policy"] for one in found["failed"]] == ["fair"]
+    nothing = call(*slow, "--policies", "fair")
+    assert (nothing.exit_code, nothing.stdout) == (1, "")
 
 
 def test_jct_of_a_policy_that_completes_fewer_jobs_is_warned_of(trace: Path) -> None:

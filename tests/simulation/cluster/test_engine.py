@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from explsched.errors import PolicyError
 from sched_policy import catalog
 from sched_policy.backfill import Backfill
-from sched_policy.model import Exploration, NodeGpus
+from sched_policy.model import Exploration, JobState, NodeGpus
 from sched_policy.order import Fifo
-from sched_policy.plan import Plan, Ranking, Start, Stop
+from sched_policy.plan import Plan, Preemption, Ranking, Start, Stop
 from sched_policy.policy import Policy
 from sched_policy.snapshot import Columns, EndedRun, Snapshot
 from simulation import baselines
@@ -145,7 +145,7 @@ def test_a_time_limit_ends_a_job() -> None:
 
 
 def test_the_policy_plans_once_per_interval_while_jobs_report() -> None:
-    learning = Learning(np.array([1.0, 0.5, 0.2]), 2, 15.0, 0.2, Exploration(sweep="s"))
+    learning = Learning.of_epochs(np.array([1.0, 0.5, 0.2]), 2, 15.0, 0.2, Exploration(sweep="s"))
     reporting = trace((0, 1, 30), learning=learning)
     for interval_s in (10.0, 0.1):
         spy = Spy()
@@ -158,13 +158,65 @@ def test_the_policy_plans_once_per_interval_while_jobs_report() -> None:
         assert len(asked_s) == pytest.approx(30 / interval_s, abs=1)
 
 
+def reporting_at(*times_s: float) -> Learning:
+    count = len(times_s)
+    losses, steps = np.linspace(1.0, 0.5, count), np.arange(count) + 1
+    told = Exploration(sweep="s", checkpoint_signal="USR1", may_stop=True)
+    return Learning(losses, np.array(times_s), steps, count, 0.5, told)
+
+
+Seen = list[tuple[float, JobState, int, float | None]]
+
+
+def seen_of(jobs: Trace, job_id: int) -> Seen:
+    """(Time, state, reports, first report of the run) of a job at each pass of a policy that starts all it can."""
+    found: Seen = []
+
+    def look(now: Snapshot) -> Plan:
+        found.extend(
+            (now.now_s, job.state, len(job.points), job.first_report_s) for job in now.jobs if job.job_id == job_id
+        )
+        return GREEDY.plan(now)
+
+    simulate(jobs, ONE_GPU, ScriptedPolicy(look), EXACT)
+    return found
+
+
+def test_a_training_in_the_queue_has_reported_nothing() -> None:
+    jobs = trace((0, 1, 20), (0, 1, 20), learning=Learning.of_epochs(np.array([1.0, 0.5]), 1, 20.0, 0.5, Exploration()))
+    queued = [reports for _, state, reports, _ in seen_of(jobs, 2) if state is JobState.PENDING]
+    assert queued == [0] * len(queued) != []
+    assert (30.0, JobState.RUNNING, 1, 20.0) in seen_of(jobs, 2)
+
+
+def test_the_first_report_comes_when_the_curve_says() -> None:
+    seen = seen_of(trace((0, 1, 60), learning=reporting_at(25.0, 50.0)), 1)
+    reported = {now_s: (reports, first_s) for now_s, state, reports, first_s in seen if state is JobState.RUNNING}
+    assert (reported[20.0], reported[30.0], reported[50.0]) == ((0, None), (1, 25.0), (2, 25.0))
+
+
+def test_a_training_reports_again_some_time_after_it_was_interrupted() -> None:
+    seen: Seen = []
+
+    def interrupts(now: Snapshot) -> Plan:
+        seen.extend((now.now_s, job.state, len(job.points), job.first_report_s) for job in now.jobs)
+        return Plan(preemptions=(Preemption(1, ""),)) if now.now_s == 30.0 else GREEDY.plan(now)
+
+    simulate(trace((0, 1, 100), learning=reporting_at(25.0, 70.0)), ONE_GPU, ScriptedPolicy(interrupts), EXACT)
+    # It saves until 35 s, starts again at 40 s and works from 60 s on: the report after 70 s of work comes at 100 s.
+    assert {(30.0, JobState.RUNNING, 1, 25.0), (40.0, JobState.PENDING, 1, None)} <= set(seen)
+    assert {(90.0, JobState.RUNNING, 1, None), (100.0, JobState.RUNNING, 2, 100.0)} <= set(seen)
+
+
 @pytest.mark.parametrize("epoch_s", [10.0, 3.0])
 def test_asha_judges_a_training_that_runs_past_a_rung_between_two_passes(epoch_s: float) -> None:
     """Of nine trainings three may pass the first rung, one of them the second, however often they report."""
     asha = catalog.build("explsched", catalog.PolicyOptions(sweep_strategy="asha"))
     told = Exploration(sweep="s", checkpoint_signal="USR1", may_stop=True)
     jobs = Trace.of(
-        TraceJob(n, 0.0, 1, 27 * epoch_s, learning=Learning(np.linspace(1, n / 10, 28), 27, epoch_s, 0.1, told))
+        TraceJob(
+            n, 0.0, 1, 27 * epoch_s, learning=Learning.of_epochs(np.linspace(1, n / 10, 28), 27, epoch_s, 0.1, told)
+        )
         for n in range(1, 10)
     )
     found = by_id(simulate(jobs, ClusterShape(1, 9), asha, EXACT))
@@ -364,7 +416,7 @@ def test_who_waits_for_the_gpus_of_a_stopped_job_starts_though_nothing_else_happ
 
 def test_who_shared_a_gpu_with_a_stopped_job_ends_the_sooner() -> None:
     told = Exploration(sweep="s", may_stop=True)
-    jobs = trace((0, 1, 100), (0, 1, 100), learning=Learning(np.linspace(1.0, 0.5, 11), 10, 10.0, 0.5, told))
+    jobs = trace((0, 1, 100), (0, 1, 100), learning=Learning.of_epochs(np.linspace(1.0, 0.5, 11), 10, 10.0, 0.5, told))
 
     def stops_the_first(now: Snapshot) -> Plan:
         return Plan(stops=(Stop(1, "hopeless"),) if len(now.jobs) == 2 and now.now_s >= 10 else ())

@@ -8,7 +8,7 @@ LOSSES = np.array([4.0, 2.0, 3.0, 1.0])
 
 
 def learning(losses: np.ndarray = LOSSES, best_of_sweep: float = 0.0) -> Learning:
-    return Learning(losses, 10, 60.0, best_of_sweep, Exploration(sweep="s"))
+    return Learning.of_epochs(losses, 10, 60.0, best_of_sweep, Exploration(sweep="s"))
 
 
 def test_a_report_comes_with_the_end_of_its_epoch() -> None:
@@ -18,8 +18,20 @@ def test_a_report_comes_with_the_end_of_its_epoch() -> None:
     assert job.points_until(60.0, 2)[1:] == (ProgressPoint(1, 120.0, 2.0),)
 
 
+def test_reports_may_come_at_times_and_steps_of_their_own() -> None:
+    job = Learning(LOSSES, np.array([5.0, 7.0, 7.0, 90.0]), np.array([1, 10, 20, 30]), 40, 1.0, Exploration(sweep="s"))
+    assert job.points_until(4.9, 2) == ()
+    assert job.points_until(89.9, 2) == tuple(map(ProgressPoint, (1, 10, 20), (10.0, 14.0, 14.0), (4.0, 2.0, 3.0)))
+    assert [job.gain(at_s) for at_s in (4.9, 5.0, 7.0, 90.0)] == pytest.approx([0.0, 0.0, 2 / 3, 1.0])
+
+
+def test_a_loss_that_is_not_a_number_is_no_gain() -> None:
+    assert learning(np.array([4.0, np.nan, 2.0])).gain(120.0) == 0.5
+    assert learning(np.array([np.nan, 2.0])).gain(120.0) == 0.0
+
+
 def test_rounding_does_not_put_a_report_off() -> None:
-    third = Learning(LOSSES, 10, 0.1, 0.0, Exploration())
+    third = Learning.of_epochs(LOSSES, 10, 0.1, 0.0, Exploration())
     assert len(third.points_until(0.1 + 0.1 + 0.1 - 1e-12, 1)) == 4
 
 

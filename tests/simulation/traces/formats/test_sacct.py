@@ -259,3 +259,13 @@ def test_a_missing_column_is_named(file: Writer, header: str, words: str) -> Non
 def test_the_documentation_has_the_command_line() -> None:
     page = Path(__file__).parents[4] / "docs" / "simulation.md"
     assert sacct.COMMAND in page.read_text(encoding="utf-8")
+
+
+def test_names_tell_similar_jobs_apart_whatever_is_in_them(file: Writer) -> None:
+    row = "|0|0|60|COMPLETED|gres/gpu=1|"
+    names = ("train", "a|b", '"', "", "x" * 300, "tab\there")
+    trace = sacct.read(
+        file(HEADER.strip() + "|JobName\n" + "".join(f"{n}{row}{name}\n" for n, name in enumerate(names, 1)))
+    )
+    assert trace.rejected == ()
+    assert [job.model for job in trace.jobs] == ["train", "a|b", '"', "", "x" * 256, "tab?here"]
