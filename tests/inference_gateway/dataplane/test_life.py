@@ -20,7 +20,7 @@ from inference_gateway.control.state import EventLog
 from inference_gateway.dataplane.endpoints import ActivatorProcess, EndpointFiles, read_state
 from inference_gateway.dataplane.files import Files
 from inference_gateway.dataplane.plane import HaproxyDataPlane
-from inference_gateway.dataplane.process import affordable_connections
+from inference_gateway.dataplane.process import HaproxyProcess, affordable_connections
 from inference_gateway.dataplane.runtime import RuntimeApi
 from inference_gateway.dataplane.settings import (
     ApiKey,
@@ -59,9 +59,8 @@ def test_haproxy_is_found_where_debian_installs_it(directory: Path, monkeypatch:
 
 def test_a_missing_haproxy_is_told(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
-    plane = HaproxyDataPlane(GatewaySettings(directory / "missing", 1))
-    with pytest.raises(StartError, match="Debian package haproxy"):
-        plane.start()
+    with pytest.raises(StartError, match="neither on PATH nor in /usr/sbin"):
+        HaproxyProcess(Files(directory)).check()
 
 
 def test_a_port_of_another_gateway_is_not_shared(directory: Path) -> None:
