@@ -135,6 +135,8 @@ def read(services_path: Path, slot: int = 1) -> Accepted:
     Raises `ConfigError` listing every fault.
     """
     section, text = services.read(services_path, services_path)
+    if faults := [f"{services_path}: {fault}" for fault in services.canary_path_faults(section)]:
+        raise ConfigError("\n".join(faults))
     found, keys_text = key_file.read(section.listen.keys, section.listen.keys)
     unknown = [(key.name, name) for key in found for name in key.services if name not in section.services]
     if unknown:

@@ -124,9 +124,18 @@ def _canary_faults(section: GatewaySection) -> Iterator[str]:
             yield f"{where}no other service {service.canary.service!r} ({known})"
         elif other.canary is not None:
             yield f"{where}{service.canary.service!r} has a canary of its own"
-        elif differing := set(service.paths) ^ set(other.paths):
-            # HAProxy asks whether the service that a client names opens a path, not which one answers.
-            yield f"{where}{service.canary.service!r} has other paths than {name!r} ({', '.join(sorted(differing))})"
+
+
+def canary_path_faults(section: GatewaySection) -> Iterator[str]:
+    """Canaries with other paths than their service, for new files: 0.1.0 accepted them, and may have left such a one.
+
+    HAProxy asks whether the service that a client names opens a path, not which one answers.
+    """
+    for name, service in section.services.items():
+        canary = service.canary and section.services.get(service.canary.service)
+        if service.canary and canary and (differing := set(service.paths) ^ set(canary.paths)):
+            where = f"services.{name}.canary.service: {service.canary.service!r}"
+            yield f"{where} has other paths than {name!r} ({', '.join(sorted(differing))})"
 
 
 def _second_faults(section: GatewaySection) -> Iterator[str]:

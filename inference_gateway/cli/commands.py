@@ -17,7 +17,7 @@ from explsched.tables import Column, lines, room
 from inference_gateway import accepted
 from inference_gateway.cli import keepalived, known_service, opened, opened_in_force, services_option
 from inference_gateway.control import state
-from inference_gateway.control.replica import ACTIVE
+from inference_gateway.control.replica import ACTIVE, OF_REMOVED
 from inference_gateway.control.report import ReplicaReport, Report, ServiceReport
 from inference_gateway.control.state import Override
 from inference_gateway.errors import GatewayError
@@ -124,8 +124,9 @@ def down(services_path: Path, how: str | None) -> None:
             paths.closing.touch()
     except OSError as error:
         raise GatewayError(f"{paths.closing}: {error.strerror}") from error
-    if how != "now" and controlled:
-        longest_s = max(service.drain_deadline_s for service in section.services.values())
+    if how != "now" and shown is not None and controlled:
+        deadlines_s = [service.drain_deadline_s for service in section.services.values()]
+        longest_s = max([*deadlines_s, *(OF_REMOVED.drain_deadline_s for _ in shown.removed)])
         deadline_s = time.monotonic() + longest_s + _MARGIN_S
         while time.monotonic() < deadline_s and _drains(paths) and _replicas(client, section.name):
             time.sleep(_POLL_S)

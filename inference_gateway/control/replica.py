@@ -142,6 +142,10 @@ class Limits:
     adopted_s: float = 0.0
 
 
+OF_REMOVED = Limits(start_limit_s=1.0, drain_deadline_s=300.0, down_limit_s=1.0)
+"""For replicas of a service that has been removed from the configuration: its own limits are not known any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """The next state of a replica (None: gone), and what to write to the event log.

@@ -13,7 +13,7 @@ from inference_gateway.control.replica import (
     ACTIVE,
     COMING,
     LOST_AFTER_S,
-    Limits,
+    OF_REMOVED,
     Phase,
     Replica,
     ReplicaObservation,
@@ -24,9 +24,6 @@ from inference_gateway.control.state import EventLog
 from inference_gateway.model import ServerState
 from inference_gateway.replicas.submission import new_name, parse_tag
 from slurm_plugin.client.records import SlurmJob
-
-_FORGOTTEN = Limits(start_limit_s=1.0, drain_deadline_s=300.0, down_limit_s=1.0)
-"""Limits for replicas of a service that has been removed from the configuration; its own are not known any more."""
 
 _REMOVED, _BACK = "its service was removed", "its service is there again"
 
@@ -91,7 +88,7 @@ class ReplicaRegistry:
             # The slip in the services file is mended, and its last requests are still open.
             replica = replace(replica, phase=Phase.SERVING, since_s=now_s, reason="")
             self._events.note("serving", replica.service, replica=replica.name, job=replica.job_id, reason=_BACK)
-        done = step(replica, seen, service.limits if service else _FORGOTTEN, now_s)
+        done = step(replica, seen, service.limits if service else OF_REMOVED, now_s)
         if done.replica is None:
             self._replicas.pop(replica.name, None)
         else:

@@ -11,7 +11,7 @@ from explsched.strict_yaml import ConfigError
 from inference_gateway import accepted
 from inference_gateway.cli import commands as down
 from inference_gateway.control import state
-from inference_gateway.control.report import Report
+from inference_gateway.control.report import ReplicaReport, Report
 from inference_gateway.errors import GatewayError
 from inference_gateway.gateway_paths import GatewayPaths
 from inference_gateway.supervisor import jobs
@@ -26,6 +26,8 @@ services:
   slow: {drain_deadline_s: 100, replica: {command: "x {port}"}}
   chat: {drain_deadline_s: 40, replica: {command: "x {port}"}}
 """
+
+OLD = ReplicaReport("old-1", "draining", 7, "n1", 1, False, 1, "draining", NOW_S, None, "")  # noqa: FBT003
 
 
 @dataclass
@@ -58,8 +60,9 @@ class Site:
         self.now_s += seconds
         self.slept(self.now_s - NOW_S)
 
-    def reported(self, seconds_ago: float) -> None:
-        state.save(self.paths.status, Report("t", "/run", NOW_S - seconds_ago, closing=False, services=()))
+    def reported(self, seconds_ago: float, *removed: ReplicaReport) -> None:
+        told = Report("t", "/run", NOW_S - seconds_ago, closing=False, services=(), removed=removed)
+        state.save(self.paths.status, told)
 
     def down(self, *argv: str) -> str:
         done = CliRunner().invoke(down.down, ["-s", str(self.directory / "services.yaml"), *argv])
@@ -82,6 +85,15 @@ def test_without_a_control_plane_all_that_is_ours_is_cancelled(site: Site, secon
     assert site.down() == "gateway t: down, 2 replicas cancelled undrained\n"
     assert site.slurm.cancelled == [2, 3, 4, 1]
     assert site.now_s == NOW_S
+
+
+@pytest.mark.parametrize(("removed", "longest_s"), [((), 130), ((OLD,), 330)])
+def test_replicas_of_a_service_that_was_removed_are_waited_for_longer(
+    site: Site, removed: tuple[ReplicaReport, ...], longest_s: float
+) -> None:
+    site.reported(0, *removed)
+    assert "2 replicas cancelled undrained" in site.down()
+    assert site.now_s - NOW_S == longest_s
 
 
 @pytest.mark.parametrize("state_of_4", ["STOPPED", "COMPLETING"])

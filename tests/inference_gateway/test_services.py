@@ -244,13 +244,21 @@ def test_lanes_and_canaries(more: str, words: str) -> None:
     assert re.search(words, faults(GOOD + f"    {more}\n")), faults(GOOD + f"    {more}\n")
 
 
-def test_a_canary_opens_the_paths_of_its_service() -> None:
+def test_a_canary_opens_the_paths_of_its_service(tmp_path: Path) -> None:
     """HAProxy asks the service that a client names, before it sends its share to the canary."""
     other = "  next: {paths: [%s], replica: {command: 'x {port}'}}\n"
     chat = "    paths: [/v1/embeddings, '/v2/*']\n    canary: {service: next}\n"
-    assert services.parse(GOOD + chat + other % "'/v2/*', /v1/embeddings", PATH)
+    path = tmp_path / "services.yaml"
+    path.write_text(GOOD + chat + other % "'/v2/*', /v1/embeddings")
+    accepted.read(path).check()
+    path.write_text(GOOD + chat + other % "'/v2/*', /v1/x")
     words = r"services.chat.canary.service: 'next' has other paths than 'chat' \(/v1/embeddings, /v1/x\)"
-    assert re.search(words, faults(GOOD + chat + other % "'/v2/*', /v1/x"))
+    with pytest.raises(ConfigError, match=words):
+        accepted.read(path)
+    (tmp_path / "kept").mkdir()
+    for name, text in (("services.yaml", path.read_text()), ("keys.yaml", "")):
+        (tmp_path / "kept" / name).write_text(text)
+    assert accepted.kept(tmp_path / "kept", path) is not None, "as of a gateway that was begun by 0.1.0"
 
 
 @pytest.mark.parametrize(
