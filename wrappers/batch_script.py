@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from signal import Signals
 
@@ -9,10 +10,13 @@ from wrappers.signal_handlers import children, command_line, would_end
 
 
 def would_die(number: Signals, environment: Mapping[str, str]) -> bool | None:
-    """Whether a signal would end the job's batch script; None where that cannot be seen, as on another node."""
+    """Whether a signal would end the job's batch script; None where that cannot be seen, as on another node.
+
+    A script that has become this process by `exec` lives on: signals are about to be held back here.
+    """
     try:
         pid = _process(environment)
-        return None if pid is None else would_end(pid, number)
+        return None if pid is None else pid != os.getpid() and would_end(pid, number)
     except (OSError, KeyError, ValueError):  # as in a container with processes of its own
         return None
 

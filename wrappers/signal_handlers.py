@@ -26,6 +26,9 @@ _FOR_THEIR_OWN = frozenset({"gmake", "make", "script"})
 _FOR_ITS_OWN = "xvfb-run"
 """A shell script that is told by USR1 that its X server is ready."""
 
+_ENDS_NOTHING = {signal.SIGURG}
+"""Of the signals that ask for a checkpoint, those that are without effect where nobody catches them."""
+
 _TRAPPED_BY_NOBODY = signal.SIGSYS  # but caught by a bash with a trap on EXIT
 _SCRIPT = "255"  # the descriptor from which bash reads its script
 _LONGEST_SCRIPT = 1 << 20
@@ -64,6 +67,8 @@ def handling(command: int, number: signal.Signals) -> Handling:
 
 def would_end(pid: int, number: signal.Signals) -> bool:
     """Whether a process would end at a signal. Raises OSError, KeyError or ValueError where /proc does not tell."""
+    if number in _ENDS_NOTHING:
+        return False
     found = _handling(pid, number)
     return not (found.catches or found.blocks or found.ignores)
 

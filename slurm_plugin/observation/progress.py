@@ -46,11 +46,15 @@ class ProgressReport:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a job, between two requeues, as far as its reports tell. `end_s` is its latest line."""
+    """One run of a job, between two requeues, as far as its reports tell. `end_s` is its latest line.
+
+    `under_sxrun`: whether `sxrun` has told that it begins a command.
+    """
 
     restart: int
     start_s: float
     end_s: float
+    under_sxrun: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +327,8 @@ class _Sum:
         if line.restart > self.latest:
             self.latest, self.commands, self.ended, self.exit_status = line.restart, 0, False, None
         run = self.runs.get(line.restart) or Run(line.restart, line.time_s, line.time_s)
-        self.runs[line.restart] = Run(line.restart, run.start_s, max(run.end_s, line.time_s))
+        under_sxrun = run.under_sxrun or line.event == "start"
+        self.runs[line.restart] = Run(line.restart, run.start_s, max(run.end_s, line.time_s), under_sxrun)
         if line.params is not None:
             more = self.parameters.plus(line.restart, line.params)
             self.parameters = more or self.parameters

@@ -77,7 +77,7 @@ class Look(Struct, frozen=True):
         first run without either this is unknown, and only its quantum protects it.
         """
         reported = self.reported(job_id)
-        told = reported.reports or reported.runs
+        told = reported.reports or [run for run in reported.runs if run.under_sxrun]
         return not told or any(one.restart == self.jobs[job_id].restarts for one in told)
 
 

@@ -51,6 +51,21 @@ def test_a_script_that_the_signal_would_kill_is_told(tmp_path: Path, shell: str,
     assert told(tmp_path, shell, str(tmp_path / "script")) == (dies, any(dies))
 
 
+@pytest.mark.parametrize("name", ["USR2", "HUP", "INT", "QUIT", "TERM", "ALRM", "URG"])
+@pytest.mark.parametrize(("script", "dies"), [(f"exec {SXRUN} true", False), (f"{SXRUN} true\ntrue", True)])
+def test_any_signal_is_judged_by_what_it_would_do(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    script: str,
+    dies: bool,  # noqa: FBT001
+) -> None:
+    """A bash that waits for a command catches INT and ignores QUIT, of its own accord."""
+    monkeypatch.setenv("EXPLSCHED_CHECKPOINT", name)
+    (tmp_path / "script").write_text(f"export SLURM_TASK_PID=$$\n{script}\n")
+    assert told(tmp_path, "bash", str(tmp_path / "script"))[0] == [dies and name not in ("INT", "QUIT", "URG")]
+
+
 @pytest.mark.parametrize(("task", "dies"), [(0, [True]), (1, [None])])
 def test_the_first_task_of_a_step_looks_for_the_script(tmp_path: Path, task: int, dies: list[object]) -> None:
     """It has Slurm's process above it. (A shell by its name: the true one waits for a cluster.)"""

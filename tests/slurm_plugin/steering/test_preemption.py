@@ -16,7 +16,7 @@ from sched_policy.model import Exploration, GpuPart, Job, JobState
 from sched_policy.plan import Preemption
 from slurm_plugin.client.changes import Change, ChangeFailure, NotNow, RequeueJob, SetAdminComment, SignalJob
 from slurm_plugin.config import HOUR_S, PreemptionBudget
-from slurm_plugin.observation.progress import JobProgress, ProgressReport, Run
+from slurm_plugin.observation.progress import JobProgress, ProgressReport, Run, fold
 from slurm_plugin.steering.preemption import PreemptionTracker
 from slurm_plugin.steering.underway import Look, interruption
 from tests.sched_policy.builders import NOW_S, job, running
@@ -96,11 +96,17 @@ def test_a_job_that_is_still_starting_is_not_signalled() -> None:
 def test_a_job_under_sxrun_that_reports_no_progress_is_not_signalled_before_its_sxrun() -> None:
     tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
     jobs = {5: running(5, "n1", exploration=CONSENT, restarts=1)}
-    wanted, begun = (Preemption(5, ""),), Run(0, 1.0, 2.0)
+    wanted, begun = (Preemption(5, ""),), Run(0, 1.0, 2.0, under_sxrun=True)
     assert advance(tracker, wanted, jobs, {5: JobProgress(runs=(begun,))}, {}, 0) == ()
-    assert advance(tracker, wanted, jobs, {5: JobProgress(runs=(begun, Run(1, 3.0, 3.0)))}, {}, 0) == (
-        SignalJob(5, "USR1"),
-    )
+    both = JobProgress(runs=(begun, Run(1, 3.0, 3.0, under_sxrun=True)))
+    assert advance(tracker, wanted, jobs, {5: both}, {}, 0) == (SignalJob(5, "USR1"),)
+
+
+def test_a_job_without_sxrun_that_tells_of_its_checkpoints_only_is_signalled_in_each_run() -> None:
+    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    jobs = {5: running(5, "n1", exploration=CONSENT, restarts=1)}
+    saved = fold(JobProgress(), [b'{"time_s": 2.0, "event": "checkpoint"}'], 10.0)
+    assert advance(tracker, (Preemption(5, ""),), jobs, {5: saved}, {}, 0) == (SignalJob(5, "USR1"),)
 
 
 def test_consent_that_is_taken_back_after_the_signal_counts() -> None:
