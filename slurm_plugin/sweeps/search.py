@@ -98,6 +98,7 @@ class Search:
         self._directory = file.directory(self._path)
         self._jobs = SearchJobs(self._path, file, config, config_path)
         self._spool = WholeProgressSpool(config.progress.spool)
+        self._is_kept = False
 
     def advance(self, now_s: float, *, resumes: bool = False) -> SearchStanding:
         """One pass.
@@ -118,11 +119,18 @@ class Search:
         return self._jobs.own_job is not None
 
     def _pass(self, now_s: float, *, resumes: bool) -> SearchStanding:
+        beside = self._path.parent
+        if beside.suffix == self._directory.suffix and (beside / "id").exists():
+            raise SearchError(
+                f"{self._path}: is what {beside} keeps of its file: copy it to {beside.parent}, and run that"
+            )
         self._directory.mkdir(exist_ok=True)
         with self._locked() as lock:
             identity = self._identify()
             study = open_study(self._file, self._directory)
-            keep(self._file, self._path)
+            if not self._is_kept:  # `--wait` makes passes for hours, and the file may have changed since
+                keep(self._file, self._path)
+                self._is_kept = True
             self._jobs.look(identity, lock)
             try:
                 results = self._begin(study, now_s, resumes=resumes)

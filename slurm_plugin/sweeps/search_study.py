@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 import optuna
 from optuna.storages import JournalStorage
@@ -12,7 +13,7 @@ from optuna.storages.journal import JournalFileBackend
 from slurm_plugin.sweeps.proposals import sampler
 from slurm_plugin.sweeps.search_file import SearchError, SearchFile
 
-RESTORE = "restore it from a backup, or choose another name"
+RESTORE = "restore its latest state from a backup, or choose another name"
 
 
 def open_study(file: SearchFile, directory: Path) -> optuna.Study:
@@ -24,20 +25,23 @@ def open_study(file: SearchFile, directory: Path) -> optuna.Study:
     journal = directory / "study.journal"
     _mend(journal)
     try:
-        storage = JournalStorage(JournalFileBackend(str(journal)))
-        known = any(study.study_name == file.name for study in storage.get_all_studies())
-    except (ValueError, KeyError) as error:
+        study = _opened(file, JournalStorage(JournalFileBackend(str(journal))))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise SearchError(f"{journal}: is damaged ({error}): {RESTORE}") from error
-    if known:  # creating it would add a line
-        study = optuna.load_study(study_name=file.name, storage=storage)
-    elif any(directory.glob("trials/*")):
-        raise SearchError(f"{journal}: is lost, though trials have been begun: {RESTORE}")
-    else:
-        study = optuna.create_study(
-            study_name=file.name, storage=storage, direction="minimize" if file.direction == "min" else "maximize"
-        )
-    study.sampler = sampler(file, len(study.get_trials(deepcopy=False)))
+    trials = len(study.get_trials(deepcopy=False))
+    # Of each trial the study has a line before its directory is made.
+    begun = 1 + max((int(one.name) for one in directory.glob("trials/*") if one.name.isdecimal()), default=-1)
+    if trials < begun:
+        raise SearchError(f"{journal}: has {trials} trials, of at least {begun} that have been begun: {RESTORE}")
+    study.sampler = sampler(file, trials)
     return study
+
+
+def _opened(file: SearchFile, storage: JournalStorage) -> optuna.Study:
+    if any(study.study_name == file.name for study in storage.get_all_studies()):  # creating it would add a line
+        return optuna.load_study(study_name=file.name, storage=storage)
+    direction: Literal["minimize", "maximize"] = "minimize" if file.direction == "min" else "maximize"
+    return optuna.create_study(study_name=file.name, storage=storage, direction=direction)
 
 
 def _mend(journal: Path) -> None:

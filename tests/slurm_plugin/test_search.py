@@ -10,10 +10,12 @@ import platform
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -969,6 +971,7 @@ def test_a_search_goes_on_as_its_file_said_where_the_file_is_another_searchs_by_
     run(path)
     (passes,) = (call for call in calls(slurm) if "--job-name=digits-next" in call)
     assert "--time-min=2" in passes, "a pass of seconds need not wait where 10 minutes do not fit"
+    assert " --search digits " in (tmp_path / "script").read_text()
     before = load(path)
     written(tmp_path, name="other", space={"width": {"values": [1, 2]}})
     run(path)
@@ -986,8 +989,13 @@ def test_a_search_goes_on_as_its_file_said_where_the_file_is_another_searchs_by_
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda search: (search / "study.journal").unlink(), "study.journal: is lost, though trials have been begun"),
-        (lambda search: (search / "study.journal").write_bytes(bytes(99) + b"\n"), "study.journal: is lost"),
+        (lambda search: (search / "study.journal").unlink(), "study.journal: has 0 trials, of at least 2 that"),
+        (lambda search: (search / "study.journal").write_bytes(bytes(99) + b"\n"), "study.journal: is damaged"),
+        (
+            lambda search: (search / "study.journal").write_bytes((search / "before").read_bytes()),
+            "journal: has 1 trial",
+        ),
+        (lambda search: (search / "study.journal").write_text("null\n{}\n"), "study.journal: is damaged"),
         (lambda search: (search / "study.journal").write_bytes(b"\xff\n"), "study.journal: is damaged"),
         (lambda search: (search / "id").write_text(""), "id: is damaged"),
     ],
@@ -995,14 +1003,41 @@ def test_a_search_goes_on_as_its_file_said_where_the_file_is_another_searchs_by_
 def test_no_results_are_told_of_other_trials_where_files_are_lost_or_damaged(
     tmp_path: Path, slurm: Path, spoil: Callable[[Path], object], words: str
 ) -> None:
-    path = written(tmp_path, parallel=1)
+    path, search = written(tmp_path, parallel=1), tmp_path / "digits.sweep"
     run(path)
-    spoil(tmp_path / "digits.sweep")
+    shutil.copy(search / "study.journal", search / "before")
+    all_are_over(path)
+    run(path)
+    spoil(search)
     done = run(path)
     assert isinstance(done.exception, SearchError), done.exception
     assert words in str(done.exception)
-    assert "restore it from a backup, or choose another name" in str(done.exception)
+    assert "restore its latest state from a backup, or choose another name" in str(done.exception)
+    assert trials_of(slurm) == ["digits-0", "digits-1"]
+
+
+@optuna_is_needed
+def test_what_a_search_keeps_of_its_file_is_not_run_in_its_place(tmp_path: Path, slurm: Path) -> None:
+    run(written(tmp_path, parallel=1))
+    done = run(tmp_path / "digits.sweep" / "sweep.yaml")
+    assert f"copy it to {tmp_path}, and run that" in str(done.exception)
     assert trials_of(slurm) == ["digits-0"]
+
+
+@optuna_is_needed
+def test_a_command_that_waits_does_not_put_back_what_its_file_said(
+    tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, parallel=1, budget={"trials": 1})
+
+    def meanwhile(_seconds: float) -> None:
+        written(tmp_path, parallel=1, budget={"trials": 6})
+        run(path)
+        all_are_over(path)
+
+    monkeypatch.setattr("slurm_plugin.cli.sweep.time", SimpleNamespace(sleep=meanwhile, time=time.time))
+    run(path, "--wait")
+    assert load(tmp_path / "digits.sweep" / "sweep.yaml").budget.trials == 6
 
 
 @optuna_is_needed
