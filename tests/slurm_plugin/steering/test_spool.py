@@ -45,11 +45,11 @@ def test_trainings_whose_reports_could_not_be_read_follow_in_the_next_pass(
     (tmp_path / "1.jsonl").write_text("".join(json.dumps({"restart": 0, **line}) + "\n" for line in lines))
     spool, goes_on = DaemonSpool(tmp_path), record(2, comment=COMMENT, uid=os.getuid(), submit_s=NOW_S + 100)
 
-    def fails(*_of_look: object) -> NoReturn:
+    def fails(*_spool: object) -> NoReturn:
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as failing:
-        failing.setattr(ProgressSpool, "_look", fails)
+        failing.setattr("slurm_plugin.observation.spool.directories", fails)
         assert not spool.ended_before([goes_on], "user", NOW_S + 200)
     assert set(spool.ended_before([goes_on], "user", NOW_S + 215)) == {1}
     assert not spool.ended_before([goes_on], "user", NOW_S + 230)
