@@ -15,6 +15,7 @@ from explsched.errors import ExplschedError
 from sched_policy.plan import Plan
 from slurm_plugin.audit_file import AuditEntry, AuditTrail, Value
 from slurm_plugin.client.changes import (
+    NOT_KNOWN,
     AttachReservation,
     CancelJob,
     Change,
@@ -188,7 +189,7 @@ def apply(
     try:
         failures = client.apply(changes)
     except ExplschedError as error:
-        lost = [ChangeFailure(change, f"not known: {error}") for change in changes]
+        lost = [ChangeFailure(change, f"{NOT_KNOWN}{error}") for change in changes]
         trail.write(entries(changes, lost, before, reasons, now_s))
         raise
     trail.write(entries(changes, failures, before, reasons, now_s))

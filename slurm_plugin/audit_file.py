@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from explsched.errors import ExplschedError
 from explsched.log import event
+from slurm_plugin.client.changes import NOT_KNOWN
 from slurm_plugin.daemon_user import hand_over
 
 _LOG = logging.getLogger("explsched.audit")
@@ -40,7 +41,7 @@ class AuditEntry(Struct, frozen=True, omit_defaults=True):
 
     `time_s` is when it was handed to Slurm, in seconds since the epoch. `job` is None for a change of no job, `user`
     its owner. `before` is what the pass had seen, `after` what was asked for. `refused` has Slurm's words if it did
-    not take the change; empty if it did.
+    not take the change; empty if it did. They begin with `NOT_KNOWN` if it may have taken it.
     """
 
     time_s: float
@@ -67,7 +68,7 @@ class AuditTrail:
         self._max_bytes = int(max_mib * _MIB)
         self._kept = kept
         self._fault = ""
-        self._refused: dict[tuple[int | None, str, str], float] = {}  # when it was written, by job, field and words
+        self._refused: dict[_Refusal, float] = {}  # when it was written
         self.faults = 0
         self.recent: deque[AuditEntry] = deque(maxlen=_RECENT)
         """The latest entries, the newest last; also those that could not be written."""
@@ -102,16 +103,20 @@ class AuditTrail:
             self._fault = ""
 
     def _new(self, found: Sequence[AuditEntry]) -> Sequence[AuditEntry]:
-        """Without refusals that were written lately: of a daemon that has lost its rights they would fill all files."""
+        """Without refusals that were written lately: of a daemon that has lost its rights they would fill all files.
+
+        What Slurm may have taken is none, and written always.
+        """
         now_s = found[-1].time_s
         taken = {(entry.job, entry.field) for entry in found if not entry.refused}
         self._refused = {
-            (job, field, words): at_s
-            for (job, field, words), at_s in self._refused.items()
-            if abs(now_s - at_s) < _REPEATED_S and (job, field) not in taken
+            refusal: at_s
+            for refusal, at_s in self._refused.items()
+            if abs(now_s - at_s) < _REPEATED_S and refusal[:2] not in taken
         }
-        new = [entry for entry in found if (entry.job, entry.field, entry.refused) not in self._refused]
-        self._refused |= {(entry.job, entry.field, entry.refused): entry.time_s for entry in new if entry.refused}
+        new = [entry for entry in found if _refusal(entry) not in self._refused]
+        refusals = (entry for entry in new if entry.refused and not entry.refused.startswith(NOT_KNOWN))
+        self._refused |= {_refusal(entry): entry.time_s for entry in refusals}
         return new
 
     def _rotate(self, more_bytes: int) -> None:
@@ -130,6 +135,14 @@ class AuditTrail:
 
     def _older(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}")
+
+
+_Refusal = tuple[int | None, str, str, str]
+"""Job, field, rule (requeues and stops of a job have one field) and Slurm's words."""
+
+
+def _refusal(entry: AuditEntry) -> _Refusal:
+    return entry.job, entry.field, entry.rule, entry.refused
 
 
 def read(path: Path, since_s: float = 0.0, jobs: frozenset[int] | None = None) -> Iterator[AuditEntry]:

@@ -265,8 +265,10 @@ def _found(view: View, name: str | None, user: str | None) -> tuple[SweepResults
     wanted = {(owner, sweep) for owner, sweep in of_user if name in (None, sweep)}
     if name is not None and not wanted:
         raise UnknownNameError(f"sweep of {user}" if user else "sweep", name, (sweep for _, sweep in of_user))
-    state = published(view.config)  # the daemon remembers what it has granted, which a look does not tell
-    why = {row.jobid: row.reason for row in (*rows(view), *(state.jobs if state else ()))}
+    own, state = {row.jobid: row for row in rows(view)}, published(view.config)
+    # The daemon remembers what it has granted, which a look does not tell. What has started since then waits no more.
+    told = [row for row in (state.jobs if state else ()) if row.state == own.get(row.jobid, row).state]
+    why = {row.jobid: row.reason for row in (*own.values(), *told)}
     return results(view.seen, why, notes, WholeProgressSpool(spool), recent, wanted)
 
 

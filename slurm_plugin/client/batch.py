@@ -21,6 +21,7 @@ from types import MappingProxyType
 from explsched.errors import SlurmError, SlurmUnreachableError
 from slurm_plugin.client import process
 from slurm_plugin.client.changes import (
+    NOT_KNOWN,
     AttachReservation,
     CancelJob,
     Change,
@@ -105,7 +106,7 @@ def complaints(groups: Sequence[Group], stderr: str, mark: str) -> tuple[Complai
                 found.append((group, words.strip(), NotNow))
             else:
                 words = words.strip() or "scontrol ended before it came to this"
-                found.append((group, f"not known: {words}", Unanswered))
+                found.append((group, f"{NOT_KNOWN}{words}", Unanswered))
             rest = ""
             continue
         rest = after
@@ -259,7 +260,7 @@ def write(
         if not awaited:
             raise
         others = (change for change in changes if str(change.job_id) not in awaited)
-        return (*_refused(changes, awaited), *(Unanswered(change, f"not known: {error}") for change in others))
+        return (*_refused(changes, awaited), *(Unanswered(change, f"{NOT_KNOWN}{error}") for change in others))
     refusals = _refusals(answer.out)
     if answer.returncode == _UNREACHABLE:
         raise SlurmUnreachableError(f"{PROGRAM}: {next(iter(refusals.values()), answer.err.strip())}")

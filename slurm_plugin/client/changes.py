@@ -145,6 +145,10 @@ class ChangeFailure(Struct, frozen=True):
     message: str
 
 
+NOT_KNOWN = "not known: "
+"""How the message begins where Slurm may have carried out the change."""
+
+
 class Unanswered(ChangeFailure, frozen=True):
     """A change that Slurm may have carried out or not, or never got; the message says why that is not known."""
 

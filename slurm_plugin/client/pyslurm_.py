@@ -19,6 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 from explsched.errors import SlurmError, SlurmUnreachableError
 from slurm_plugin.client import batch
 from slurm_plugin.client.changes import (
+    NOT_KNOWN,
     Change,
     ChangeFailure,
     CreateReservation,
@@ -110,7 +111,7 @@ def _apply(changes: Sequence[Change], patience_s: float) -> tuple[ChangeFailure,
         except pyslurm.RPCError as error:
             failed.append(batch.kind_of_refusal(str(error))(change, str(error)))
             if isinstance(failed[-1], NotNow) and time.monotonic() >= until_s:
-                return (*failed, *(Unanswered(one, "not known: not tried, Slurm is slow") for one in changes[at:]))
+                return (*failed, *(Unanswered(one, f"{NOT_KNOWN}not tried, Slurm is slow") for one in changes[at:]))
         except (KeyError, TypeError, ValueError) as error:  # a value that pyslurm cannot put into a request
             failed.append(ChangeFailure(change, f"pyslurm: {type(error).__name__}: {error}"))
     return tuple(failed)

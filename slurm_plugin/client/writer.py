@@ -17,6 +17,7 @@ from msgspec import Struct
 from explsched.errors import SlurmUnreachableError
 from slurm_plugin.client import batch, process
 from slurm_plugin.client.changes import (
+    NOT_KNOWN,
     CancelJob,
     Change,
     ChangeFailure,
@@ -129,7 +130,7 @@ class Writer(Struct, frozen=True):
         try:
             answer = process.run_until(_IN_TRANSITION, argv, self.timeout_s, self.environment)
         except SlurmUnreachableError as error:
-            return [Unanswered(change, str(error))]
+            return [Unanswered(change, f"{NOT_KNOWN}{error}")]
         return self._unsent([change], answer)
 
     def _unsent(self, group: Sequence[SignalJob | CancelJob], answer: process.CommandOutput) -> list[ChangeFailure]:

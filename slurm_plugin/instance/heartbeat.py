@@ -62,7 +62,7 @@ class Heartbeat:
         self._cluster = cluster
         self._cluster_name = cluster.partition("/")[0]
         self._us = us
-        self._inode: int | None = None  # of the spool
+        self._mounts = 0  # that have led to the spool
         self._fault = ""
         self._call = BoundedCall(PATIENCE_S)
 
@@ -115,12 +115,14 @@ class Heartbeat:
         """Make the directory of heartbeats if there is none, and touch it: by the file system's clock.
 
         That also works where nothing can be written any more. Raises `OSError`, also if it is somebody else's, or if
-        the spool is another one than at first: nobody looks for a heartbeat below a mount that is missing.
+        fewer mounts lead to the spool than before: nobody looks for a heartbeat below a mount that is missing.
         """
-        inode = os.stat(f"{self._spool}/.").st_ino  # noqa: PTH116  with "/.", for which an automounter mounts it
-        if inode != (self._inode or inode):
-            raise OSError(errno.ESTALE, "another directory than before: mount it, or reload if it is meant")
-        self._inode = inode
+        os.stat(f"{self._spool}/.")  # noqa: PTH116  with "/.", for which an automounter mounts it
+        spool = self._spool.resolve()
+        mounts = sum(path.is_mount() for path in (spool, *spool.parents))
+        if mounts < self._mounts:
+            raise OSError(errno.ESTALE, "no longer mounted: mount it, or reload if that is meant")
+        self._mounts = mounts
         with suppress(FileExistsError):
             os.mkdir(self._path.parent, 0o755)  # noqa: PTH102  as a system call: a link there is not followed
         directory = open_directory(self._path.parent)

@@ -177,6 +177,8 @@ def observe(
 
 def _ended(trainings: Mapping[int, SeenTraining], records: Mapping[int, SlurmJob]) -> dict[int, SeenTraining]:
     """Of the known trainings those that have ended, of sweeps that still have others."""
+    if not trainings:
+        return {}
     told = ((record.user, exploration_of(record)) for record in records.values())
     there = {(user, exploration.sweep) for user, exploration in told if exploration}
     return {

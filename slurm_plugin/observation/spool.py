@@ -329,7 +329,8 @@ class WholeProgressSpool(ProgressSpool):
 
     def _go_on(self, look: _Look, now_s: float) -> None:
         """Look at the files that have not been read to their ends."""
-        self._known = {**self._known, **self._look(look, now_s)}
+        found = self._look(look, now_s)  # has of others what was read, and not that they are refused
+        self._known = {**self._known, **{job_id: found[job_id] for job_id in look.owners if job_id in found}}
 
 
 def _whole_look(owners: Mapping[int, int], submitted_s: Mapping[int, float]) -> _Look:

@@ -74,15 +74,15 @@ next day. A name that is used again later is another sweep's, as its metric may 
 MOST_ENDED = 4096
 """Largest number of ended trainings kept per sweep; beyond it the latest half and the best one are kept. Each pass
 reads and evaluates all of them, which would take too long in a sweep that runs for weeks. Of all sweeps of a user of
-which none is there, as many together are kept."""
+which none is there, as many together are kept, and the best of each."""
 
 
 class SweepTrainings:
     """All trainings, ended ones included, of sweeps that have had some waiting or running within `LASTS_S`.
 
     The curves of ended trainings predict what the others of the sweep can reach, and their best value is the one to
-    beat. While none of a sweep is there its curves are not kept: they are read again once one is. A restarted daemon
-    reads what has ended from the record of the last one (`sweep_record.ended_before`).
+    beat. While none of a sweep is there only the best point of each curve is kept: they are read again once one is. A
+    restarted daemon reads what has ended from the record of the last one (`sweep_record.ended_before`).
     """
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class SweepTrainings:
         for one in gone.values():
             last_s[_sweep(one.job)] = max(last_s[_sweep(one.job)], one.last_s)
         kept = {
-            job_id: one if _sweep(one.job) in there else one._replace(job=replace(one.job, points=()))
+            job_id: one if _sweep(one.job) in there else one._replace(job=_with_best_point(one.job))
             for job_id, one in gone.items()
             if last_s[_sweep(one.job)] >= now_s - LASTS_S
         }
@@ -158,18 +158,24 @@ def _sweep(job: Job) -> _Sweep:
     return job.user, job.exploration.sweep if job.exploration else None
 
 
+def _objective(job: Job) -> tuple[object, ...]:
+    """What the job's values are comparable within."""
+    told = job.exploration
+    return *_sweep(job), *((told.metric, told.direction) if told else ())
+
+
 def _latest(ended: Mapping[int, SeenTraining], there: Container[_Sweep]) -> Mapping[int, SeenTraining]:
     """The ended trainings that are kept; `ended` is in order of their ends, `there` are sweeps with others."""
     together: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
     for job_id, one in ended.items():
-        told, sweep = one.job.exploration, _sweep(one.job)
-        objective = (told.metric, told.direction) if told else ()
-        together[(*sweep, *objective) if sweep in there else (one.job.user,)].append(job_id)
+        together[_objective(one.job) if _sweep(one.job) in there else (one.job.user,)].append(job_id)
     dropped: set[int] = set()
     for job_ids in together.values():
         if len(job_ids) > MOST_ENDED:
+            best_last = sorted(job_ids, key=lambda job_id: _best(ended[job_id].job), reverse=True)
+            best = set({_objective(ended[job_id].job): job_id for job_id in best_last}.values())
             dropped.update(job_ids[: -MOST_ENDED // 2])
-            dropped.discard(min(job_ids, key=lambda job_id: _best(ended[job_id].job)))
+            dropped.difference_update([job_id for job_id in job_ids if job_id in best][-MOST_ENDED // 2 :])
     return {job_id: one for job_id, one in ended.items() if job_id not in dropped}
 
 
@@ -182,8 +188,21 @@ def has_diverged(points: Iterable[ProgressPoint], direction: Direction) -> bool:
 
 def _best(job: Job) -> float:
     """The best finite value of a training, lower is better."""
-    sign = -1.0 if job.exploration and job.exploration.direction is Direction.MAX else 1.0
-    return min((sign * point.value for point in job.points if math.isfinite(point.value)), default=math.inf)
+    return min((_loss(job, point) for point in job.points if math.isfinite(point.value)), default=math.inf)
+
+
+def _loss(job: Job, point: ProgressPoint) -> float:
+    return -point.value if job.exploration and job.exploration.direction is Direction.MAX else point.value
+
+
+def _with_best_point(job: Job) -> Job:
+    """The training without its curve but for its best point, or without any point if it has diverged."""
+    if len(job.points) <= 1 or job.exploration is None:
+        return job
+    points = () if has_diverged(job.points, job.exploration.direction) else job.points
+    finite = (point for point in points if math.isfinite(point.value))
+    best = min(finite, key=lambda point: _loss(job, point), default=None)
+    return replace(job, points=(best,) if best else ())
 
 
 def _stopped(training: SeenTraining, now_s: float) -> SeenTraining:

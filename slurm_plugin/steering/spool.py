@@ -54,21 +54,25 @@ class DaemonSpool:
     def ended_before(self, jobs: Sequence[SlurmJob], scope: Scope, now_s: float) -> Mapping[int, SeenTraining]:
         """The trainings that ended under an earlier daemon, of sweeps that this one meets for the first time.
 
-        If the record cannot be read they follow in a later pass.
+        If the record or their reports cannot be read they follow in a later pass.
         """
         notes = self._sweep_record.read()
         if notes is None:
             return {}
         if self._unmet is None:
             self._unmet = {(note.uid, note.sweep) for note in notes}
+        if not self._unmet:
+            return {}
         there = {(job.uid, told.sweep) for job in jobs if is_present(job) and (told := exploration_of(job))}
         met = self._unmet & there
         if not met:
             return {}
-        self._unmet -= met
         of_met = [note for note in notes if (note.uid, note.sweep) in met]
         reader = ProgressSpool(self._path)  # `reports` would forget the jobs that it is not asked for
-        return ended_before(of_met, jobs, reader, scope, now_s)
+        found = ended_before(of_met, jobs, reader, scope, now_s)
+        if not reader.fault:
+            self._unmet -= met
+        return found
 
     def note_sweeps(
         self, seen: Observation, plan: Plan, changes: Sequence[Change], failures: Iterable[ChangeFailure], mode: int

@@ -101,6 +101,13 @@ def test_a_signal_that_was_sent_to_nobody_is_told_by_job(log: Path) -> None:
     assert [failure.change for failure in CliClient().apply([*signals, CancelJob(80)])] == signals[1:]
 
 
+def test_a_signal_of_which_no_answer_came_is_not_known(log: Path, tmp_path: Path) -> None:
+    tool(tmp_path, "scancel", "echo 'scancel: error: Connection refused' >&2")
+    with ThreadPoolExecutor(1) as threads:
+        (failed,) = Writer(30.0, dict(os.environ), {8: "7_1"}, threads).apply([SignalJob(8, "USR1")], None)
+    assert failed == Unanswered(SignalJob(8, "USR1"), "not known: scancel: scancel: error: Connection refused")
+
+
 def test_of_site_factors_that_were_refused_together_the_one_is_found(log: Path) -> None:
     requeue = RequeueJob(9)
     failure = ChangeFailure(FACTORS[1], "Invalid job id specified for job 2")

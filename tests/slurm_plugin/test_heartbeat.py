@@ -211,26 +211,91 @@ def test_a_spool_that_cannot_be_written_to_keeps_nobody_from_steering(
     assert caplog.text.count("a second daemon on another host would not be noticed") == 1
 
 
+class Mount:
+    """A spool that is a mount point, and what is mounted there: here it is moved there and away."""
+
+    def __init__(self, path: Path, patch: pytest.MonkeyPatch) -> None:
+        self.spool = path / "progress"
+        self._mounted, self._below = path / "mounted", path / "below"
+        self._mounted.mkdir()
+        self.spool.mkdir()
+        self._is_there = False
+        patch.setattr(Path, "is_mount", lambda at: at == self.spool and self._is_there)
+
+    def mount(self) -> None:
+        self.spool.rename(self._below)
+        self._mounted.rename(self.spool)
+        self._is_there = True
+
+    def unmount(self) -> None:
+        self.spool.rename(self._mounted)
+        self._below.rename(self.spool)
+        self._is_there = False
+
+
+@pytest.fixture
+def mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mount:
+    return Mount(tmp_path, monkeypatch)
+
+
 def test_a_mount_point_without_its_mount_is_not_taken_for_the_spool(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    mount: Mount, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The standby saw an old heartbeat and steered, and the first daemon said nothing."""
-    spool, away = tmp_path / "progress", tmp_path / "away"
-    spool.mkdir()
-    first = beating(spool, THERE)
-    spool.rename(away)
-    spool.mkdir()
+    mount.mount()
+    first = beating(mount.spool, THERE)
+    mount.unmount()
     first.beat(60.0)
     first.beat(60.0)
-    assert list(spool.iterdir()) == []
-    assert caplog.text.count("another directory than before") == 1
-    beating(spool, THERE)  # after a reload
-    spool.rename(tmp_path / "unused")
-    away.rename(spool)
-    aged(file_of(spool), 100.0)
-    beating(spool, HERE)
+    assert list(mount.spool.iterdir()) == []
+    assert caplog.text.count("no longer mounted") == 1
+    mount.mount()
+    aged(file_of(mount.spool), 100.0)
+    beating(mount.spool, HERE)
     with pytest.raises(AnotherDaemonError, match="host here"):
         first.beat(60.0)
+
+
+def test_a_daemon_that_begins_before_the_mount_comes_has_its_heartbeat_there(
+    mount: Mount, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It wrote none for good, and looked for no other, once it had seen the directory below the mount."""
+    first = beating(mount.spool, HERE)
+    mount.mount()
+    first.beat(60.0)
+    with pytest.raises(AnotherDaemonError, match="host here"):
+        beating(mount.spool, THERE)
+    mount.unmount()
+    first.beat(60.0)
+    assert caplog.text.count("no longer mounted") == 1
+
+
+def test_a_daemon_that_is_told_to_reload_while_the_mount_is_away_finds_it_again(mount: Mount) -> None:
+    mount.mount()
+    before = beating(mount.spool, HERE)
+    mount.unmount()
+    before.stop()
+    after = beating(mount.spool, HERE)
+    mount.mount()
+    aged(file_of(mount.spool), 100.0)
+    after.beat(60.0)
+    with pytest.raises(AnotherDaemonError, match="host here"):
+        beating(mount.spool, THERE)
+
+
+@pytest.mark.parametrize("is_mounted", [False, True], ids=["local", "in-a-mount"])
+def test_a_spool_that_the_admin_has_made_anew_is_the_spool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_mounted: bool
+) -> None:
+    monkeypatch.setattr(Path, "is_mount", lambda at: is_mounted and at == tmp_path)
+    spool = tmp_path / "progress"
+    spool.mkdir()
+    first = beating(spool, HERE)
+    spool.rename(tmp_path / "old")
+    spool.mkdir()
+    first.beat(60.0)
+    with pytest.raises(AnotherDaemonError, match="host here"):
+        beating(spool, THERE)
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:

@@ -336,6 +336,19 @@ def test_the_reasons_are_the_daemons_as_long_as_it_tells_them(
     assert (found[3], found[4]) == words
 
 
+def test_a_training_that_has_started_since_the_last_pass_does_not_say_why_it_waits(
+    digits: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, views = Plan(scores=(Score(3, 1.0, "why 3"), Score(4, 1.0, "a gain"))), []
+    for now in (digits.known[4], training(4)):
+        digits.known[4] = now
+        views.append(View.planned(config(tmp_path), View.of(config(tmp_path), digits.look(), NOW_S).seen, plan))
+    Publisher(tmp_path / "state").publish(views[0], (), (), "tests", Totals(), ahead_s=time.time() - NOW_S)
+    monkeypatch.setattr("slurm_plugin.cli.sweep.look", lambda _path: views[1])
+    (started,) = (one for one in shown()["trainings"] if one["job"] == 4)
+    assert (started["state"], started["reason"]) == ("running", "a gain")
+
+
 def test_a_training_that_slurm_holds_says_so(digits: FakeSlurm) -> None:
     digits.known[4] = msgspec.structs.replace(digits.known[4], reason="JobHeldUser", priority=0)
     (held,) = [t for t in shown()["trainings"] if t["job"] == 4]

@@ -20,6 +20,7 @@ from slurm_plugin.audit import Before, Reasons, apply, entries
 from slurm_plugin.audit_file import AuditEntry, AuditError, AuditTrail, RecentEntries, read, replayed
 from slurm_plugin.client import changes as all_changes
 from slurm_plugin.client.changes import (
+    NOT_KNOWN,
     AttachReservation,
     CancelJob,
     Change,
@@ -27,6 +28,7 @@ from slurm_plugin.client.changes import (
     CreateReservation,
     DeleteReservation,
     ExtendReservation,
+    RequeueJob,
     SetSiteFactor,
     SignalJob,
     TargetJob,
@@ -117,6 +119,21 @@ def test_what_slurm_refuses_again_and_again_is_written_every_ten_minutes(tmp_pat
     trail.write([entry(1, 7, NOW_S + 1201.0)])
     trail.write([refused(NOW_S + 1202.0, "Invalid job id")])  # as it was taken meanwhile
     assert [found.time_s - NOW_S for found in read(trail.path)][-3:] == [1200, 1201, 1202]
+
+
+def test_what_slurm_may_have_taken_is_always_written(tmp_path: Path) -> None:
+    """A site factor without an answer hid the next ones, of which one was in force."""
+    trail = AuditTrail(tmp_path / "audit.jsonl", 1, 2)
+    for after in (100, -900, 5000):
+        trail.write([msgspec.structs.replace(entry(1, after), refused=f"{NOT_KNOWN}slurmctld does not answer")])
+    assert [found.after for found in read(trail.path)] == [100, -900, 5000]
+
+
+def test_refusals_of_a_requeue_and_of_a_stop_are_two(tmp_path: Path) -> None:
+    trail = AuditTrail(tmp_path / "audit.jsonl", 1, 2)
+    for change in (RequeueJob(6), CancelJob(6)):
+        trail.write([told(change, failures=(ChangeFailure(change, "Access denied"),))])
+    assert [found.after for found in read(trail.path)] == ["PENDING", "CANCELLED"]
 
 
 def test_full_files_are_put_aside_and_the_oldest_go(tmp_path: Path) -> None:

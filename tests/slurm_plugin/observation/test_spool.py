@@ -184,6 +184,18 @@ def test_many_bad_files_leave_a_command_the_time_for_a_good_one(
     assert max(taken) <= limit / MALFORMED_COUNTS_BYTES + 2048
 
 
+def test_a_file_that_was_given_up_is_refused_although_another_takes_more_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slurm_plugin.observation.spool.MAX_BYTES_PER_WHOLE_LOOK", 1500)
+    monkeypatch.setattr("slurm_plugin.observation.spool.MOST_MALFORMED", 10)
+    (tmp_path / "1.jsonl").write_text(line(1, 2.0) + "x\n" * 11)
+    (tmp_path / "2.jsonl").write_text("".join(line(step, 2.0) for step in range(100)))
+    found = WholeProgressSpool(tmp_path).read(dict.fromkeys((1, 2), os.geteuid()), NOW_S)
+    assert len(found[2].reports) == 100
+    assert "too many malformed lines" in (found[1].refused or "")
+
+
 def test_a_users_bad_files_take_no_more_of_a_look_than_good_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

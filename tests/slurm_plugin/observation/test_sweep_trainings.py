@@ -110,6 +110,40 @@ def test_of_a_users_sweeps_without_trainings_the_latest_are_known() -> None:
     assert {*range(4201 - MOST_ENDED // 2, 4201)} <= trainings.seen.keys() and len(trainings.seen) < MOST_ENDED
 
 
+def test_the_best_of_each_sweep_without_trainings_is_known() -> None:
+    """Curves were dropped first, so the oldest training was taken for the best, of all sweeps together."""
+    ended = [
+        job(n, exploration=Exploration(f"s{n % 2}"), points=(ProgressPoint(1, 1.0, -float(n in (7, 10))),))
+        for n in range(1, 4201)
+    ]
+    trainings = SweepTrainings()
+    trainings.adopt({one.job_id: SeenTraining(one, 0, NOW_S) for one in ended})
+    for _ in range(2):
+        trainings.note([], [], {}, NOW_S)
+        assert set(trainings.seen) == {7, 10, *range(4201 - MOST_ENDED // 2, 4201)}
+
+
+def test_of_very_many_sweeps_without_trainings_the_latest_are_known() -> None:
+    gone = [job(n, exploration=Exploration(f"s{n}")) for n in range(1, 10_001)]
+    trainings = SweepTrainings()
+    trainings.adopt({one.job_id: SeenTraining(one, 0, NOW_S) for one in gone})
+    trainings.note([], [], {}, NOW_S)
+    assert set(trainings.seen) == {*range(10_001 - MOST_ENDED // 2, 10_001)}
+
+
+@pytest.mark.parametrize(("values", "left"), [((3.0, 1.0, 2.0), [1.0]), ((3.0, *[math.inf] * 5), [])])
+def test_of_a_sweep_without_trainings_the_best_point_of_each_is_kept(
+    values: tuple[float, ...], left: list[float]
+) -> None:
+    """None of one that has diverged: until its reports are read again it would be the one to beat."""
+    points = tuple(ProgressPoint(step, float(step), value) for step, value in enumerate(values, 1))
+    ended, trainings = job(1, exploration=Exploration("s"), points=points), SweepTrainings()
+    trainings.adopt({1: SeenTraining(ended, 0, NOW_S)})
+    for _ in range(2):
+        trainings.note([], [], {}, NOW_S)
+        assert [point.value for point in trainings.seen[1].job.points] == left
+
+
 def test_a_requeued_training_has_not_ended(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path)
     daemon.sees(NOW_S, training(1), training(2))
