@@ -123,6 +123,8 @@ class Elastic(Struct, frozen=True, gc=False):
         return tuple(GpuRequest.on_each(n // (self.per_node or n), self.per_node or n) for n in sizes)
 
 
+MOST_OF_LIMIT = 0.97
+"""A job whose earlier runs have taken more of its limit will not be done within it: they are not taken off."""
 LARGEST_VALUE = 1e100
 """Policies take a larger magnitude of a metric for this one: squares and differences of values must not overflow."""
 
@@ -330,7 +332,7 @@ class Job(Struct, frozen=True, gc=False):
         if (known_s := self.known_left_s(now_s)) is not None:
             return known_s
         left_s = self.end_s(now_s) - now_s if self.holds_gpus else self.planned_s
-        return left_s - self.earlier_s if self.allows_preemption and self.earlier_s < 0.97 * left_s else left_s
+        return left_s - self.earlier_s if self.allows_preemption and self.earlier_s < MOST_OF_LIMIT * left_s else left_s
 
     def known_left_s(self, now_s: float) -> float | None:
         """Remaining run time at its current size; None where only its time limit is known, which is no estimate.

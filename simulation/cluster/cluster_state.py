@@ -9,7 +9,7 @@ import numpy as np
 from sched_policy.model import Job, Node, NodeGpus
 from sched_policy.order import still_telling
 from sched_policy.snapshot import Bools, EndedRun, Ints, Nodes, Snapshot
-from simulation.cluster.job_table import JobPhase, JobTable, to_policy_job
+from simulation.cluster.job_table import JobPhase, JobTable
 from simulation.cluster.settings import Settings
 from simulation.interference import Interference
 from simulation.results.outcome import Ending, JobRecord, Usage
@@ -132,8 +132,7 @@ class ClusterState:
 
     def submit(self, row: int) -> None:
         """The job joins the queue."""
-        self._table.phase[row] = JobPhase.WAITING
-        self._table.submitted(row, self._trace[row])
+        self._table.submit(row, self._trace[row])
         self._active = np.append(self._active, row)
         self._refresh_job(row)
 
@@ -144,14 +143,7 @@ class ClusterState:
 
     def start(self, row: int, placement: tuple[NodeGpus, ...], now_s: float) -> None:
         """The job gets its GPUs."""
-        restarts = self._table.preemptions[row] > 0
-        self._table.phase[row] = JobPhase.RUNNING
-        self._table.start_s[row] = now_s
-        self._table.loaded_s[row] = now_s + (self._settings.restart_s if restarts else 0.0)
-        self._table.loaded_done_s[row] = self._table.done_s[row]
-        self._table.counted_until_s[row] = self._table.loaded_s[row]
-        if np.isnan(self._table.first_start_s[row]):
-            self._table.first_start_s[row] = now_s
+        self._table.start(row, now_s, self._settings.restart_s)
         self._held[row] = placement
         self._gpus.take(row, placement)
         for changed in (row, *self._running_beside(row)):
@@ -160,8 +152,7 @@ class ClusterState:
 
     def preempt(self, row: int, now_s: float) -> float:
         """The job stops working and saves its checkpoint; returns when its GPUs will be free."""
-        self._table.advance(row, now_s)
-        self._table.phase[row] = JobPhase.SAVING
+        self._table.save(row, now_s)
         self._refresh_job(row)
         return now_s + self._settings.checkpoint_s
 
@@ -178,10 +169,7 @@ class ClusterState:
     def requeue(self, row: int, now_s: float) -> None:
         """The job releases its GPUs and waits again."""
         self._release(row, now_s)
-        self._table.phase[row] = JobPhase.WAITING
-        self._table.queued_s[row] = now_s
-        self._table.preemptions[row] += 1
-        self._table.expected_s[row] += self._settings.checkpoint_s + self._settings.restart_s
+        self._table.requeue(row, now_s, self._settings.checkpoint_s + self._settings.restart_s)
         self._refresh_job(row)
 
     def end(self, row: int, now_s: float, stopped: Ending | None = None) -> None:
@@ -191,10 +179,9 @@ class ClusterState:
         if self._table.phase[row] != JobPhase.WAITING:
             self._release(row, now_s)
         self._keep(row)
-        self._table.ended(row)
+        self._table.end(row)
         whole = self._table.is_through(row)
         left = Ending.COMPLETED if self._table.leave_s[row] == self._table.work_s[row] else Ending.ABANDONED
-        self._table.phase[row] = JobPhase.ENDED
         self._active = self._active[self._active != row]
         self._jobs[row] = None
         job = self._trace[row]
@@ -305,11 +292,8 @@ class ClusterState:
         for other in beside:
             self._update_speed(other, now_s)
         self._held[row] = ()
-        self._table.earlier_s[row] += now_s - self._table.start_s[row]
-        self._table.held_gpu_s[row] += (now_s - self._table.start_s[row]) * self._table.gpus[row]
-        self._table.start_s[row] = np.nan
+        self._table.release(row, now_s)
 
     def _refresh_job(self, row: int) -> None:
         """Rebuild the job as policies see it; called after each change."""
-        progress = self._table.progress(row, self._held[row])
-        self._jobs[row] = to_policy_job(self._trace[row], progress, self._cluster.gpus_per_node)
+        self._jobs[row] = self._table.job(row, self._trace[row], self._held[row], self._cluster.gpus_per_node)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
-from msgspec import Struct
 
-from sched_policy.model import Elastic, Exploration, GpuRequest, Job, JobState, NodeGpus, StageProfile
+from sched_policy.model import MOST_OF_LIMIT, Elastic, Exploration, GpuRequest, Job, JobState, NodeGpus, StageProfile
 from sched_policy.snapshot import Columns, Floats, Ints
 from simulation.cluster.settings import Estimates, EstimateSource, Settings
 from simulation.traces.learning import Learning
@@ -16,111 +15,6 @@ from simulation.traces.trace import TraceJob
 from slurm_plugin.observation.history import Likeness, of_history
 
 _MAY_STOP = Exploration(checkpoint_signal="USR1", may_stop=True)
-
-
-class RunProgress(Struct, frozen=True):
-    """How far a job of a simulation has come.
-
-    Attributes:
-        done_s: work done, in seconds of running alone.
-        queued_s: when it last joined the queue.
-        start_s: when it got the GPUs it holds, None while it waits.
-        loaded_s: when its present run began to make progress.
-        loaded_done_s: work that was done then.
-        earlier_s: time it held GPUs in earlier runs.
-        expected_s: estimate of its whole run time that policies get, None for none.
-        preemptions: how often it was sent back to the queue.
-        held: its GPUs.
-        asked_to_leave: whether it saves its checkpoint to make room.
-        gpus: the GPUs it holds, or asks for while it waits.
-        granted_step: the step of its last report when its sweep last let it continue.
-
-    """
-
-    done_s: float
-    queued_s: float
-    start_s: float | None
-    loaded_s: float
-    loaded_done_s: float
-    earlier_s: float
-    expected_s: float | None
-    preemptions: int
-    held: tuple[NodeGpus, ...]
-    asked_to_leave: bool
-    gpus: int
-    granted_step: float
-
-    @property
-    def has_run(self) -> bool:
-        """Whether it has ever held GPUs."""
-        return self.start_s is not None or self.preemptions > 0
-
-
-def to_policy_job(job: TraceJob, progress: RunProgress, gpus_per_node: int) -> Job:
-    """The job as policies see it at this moment."""
-    learning = job.learning
-    return Job(
-        job_id=job.job_id,
-        request=_request(progress.gpus, gpus_per_node),
-        submit_s=job.submit_s,
-        user=job.user,
-        state=JobState.PENDING if progress.start_s is None else JobState.RUNNING,
-        start_s=progress.start_s,
-        first_report_s=_first_report_s(learning, progress) if learning and progress.start_s is not None else None,
-        queued_s=progress.queued_s,
-        time_limit_s=job.time_limit_s,
-        expected_s=progress.expected_s,
-        earlier_s=progress.earlier_s,
-        allocation=progress.held,
-        exploration=learning.exploration if learning else _MAY_STOP,
-        total_steps=learning.total_steps if learning else None,
-        points=learning.points_until(progress.done_s, job.gpus) if learning and progress.has_run else (),
-        restarts=progress.preemptions,
-        profile=_profile(job),
-        guaranteed=job.priority == 0,
-        asked_to_leave=progress.asked_to_leave,
-        elastic=_elastic(job, gpus_per_node),
-        granted_step=progress.granted_step,
-    )
-
-
-def _elastic(job: TraceJob, gpus_per_node: int) -> Elastic | None:
-    """On one node if the job is submitted so, else by whole nodes."""
-    if job.least_gpus is None or job.most_gpus is None:
-        return None
-    if job.gpus <= gpus_per_node:
-        return Elastic(job.least_gpus, min(job.most_gpus, gpus_per_node))
-    least, most = -(-job.least_gpus // gpus_per_node), job.most_gpus // gpus_per_node
-    return Elastic(least * gpus_per_node, most * gpus_per_node, gpus_per_node) if least < most else None
-
-
-def _profile(job: TraceJob) -> StageProfile | None:
-    if job.stages is None:
-        return None
-    return StageProfile(job.iteration_s, job.stages.io_s, job.stages.gpu_s, job.stages.net_s)
-
-
-def _first_report_s(learning: Learning, progress: RunProgress) -> float | None:
-    """When the job first reported in its present run; a report that it had made before is not made again.
-
-    A curve that has ended says nothing of the job any more: it is taken to be at work once it makes progress.
-    """
-    began_s = progress.loaded_done_s
-    known = learning.reports(began_s) if began_s > 0 else 0
-    if known == learning.times_s.size:
-        return progress.loaded_s if progress.done_s > began_s else None
-    if learning.reports(progress.done_s) == known:
-        return None
-    return progress.loaded_s + max(0.0, float(learning.times_s[known]) - began_s)
-
-
-def _request(gpus: int, gpus_per_node: int) -> GpuRequest:
-    """A gang as users ask for it: on one node if it fits there, else whole nodes and a rest wherever it finds room."""
-    if gpus <= gpus_per_node:
-        return GpuRequest.on_each(1, gpus)
-    if gpus % gpus_per_node == 0:
-        return GpuRequest.on_each(gpus // gpus_per_node, gpus_per_node)
-    return GpuRequest(gpus, nodes=-(-gpus // gpus_per_node))
 
 
 NEVER_S = float("inf")
@@ -194,15 +88,44 @@ class JobTable:
             self._run_times = of_history((_likeness(job), job.run_s) for job in settings.history)
             self._number = np.zeros(count, dtype=np.int64)
 
-    def submitted(self, row: int, job: TraceJob) -> None:
-        """The job is known from now on."""
+    def submit(self, row: int, job: TraceJob) -> None:
+        """The job joins the queue."""
+        self.phase[row] = JobPhase.WAITING
         if self._run_times is not None:
             self._number[row] = number = self._run_times.add(_likeness(job))
             found = self._run_times.judged(number, job.run_s)
             self.predicted.append(found and (found.within_twice, found.within_quantiles))
 
-    def ended(self, row: int) -> None:
-        """The job has ended: its run time tells of others."""
+    def start(self, row: int, now_s: float, restart_s: float) -> None:
+        """The job gets GPUs; if it has run before it loads its checkpoint for `restart_s`."""
+        self.phase[row] = JobPhase.RUNNING
+        self.start_s[row] = now_s
+        self.loaded_s[row] = self.counted_until_s[row] = now_s + (restart_s if self.preemptions[row] > 0 else 0.0)
+        self.loaded_done_s[row] = self.done_s[row]
+        if np.isnan(self.first_start_s[row]):
+            self.first_start_s[row] = now_s
+
+    def save(self, row: int, now_s: float) -> None:
+        """The job stops working and saves its checkpoint."""
+        self.advance(row, now_s)
+        self.phase[row] = JobPhase.SAVING
+
+    def release(self, row: int, now_s: float) -> None:
+        """The job's GPUs are free."""
+        self.earlier_s[row] += now_s - self.start_s[row]
+        self.held_gpu_s[row] += (now_s - self.start_s[row]) * self.gpus[row]
+        self.start_s[row] = np.nan
+
+    def requeue(self, row: int, now_s: float, cost_s: float) -> None:
+        """The job, whose GPUs are free, waits again; to save and load takes `cost_s` of its run time."""
+        self.phase[row] = JobPhase.WAITING
+        self.queued_s[row] = now_s
+        self.preemptions[row] += 1
+        self.expected_s[row] += cost_s
+
+    def end(self, row: int) -> None:
+        """The job has left: its run time tells of others."""
+        self.phase[row] = JobPhase.ENDED
         if self._run_times is not None and self.earlier_s[row] > 0:
             self._run_times.ended(int(self._number[row]), float(self.earlier_s[row]))
 
@@ -219,24 +142,46 @@ class JobTable:
         self.expected_s[rows[changed]] = fresh_s[changed]
         return rows[changed]
 
-    def progress(self, row: int, held: tuple[NodeGpus, ...]) -> RunProgress:
-        """How far a job has come, with the GPUs it holds."""
-        holds = self.phase[row] in (JobPhase.RUNNING, JobPhase.SAVING)
-        expected_s = float(self.expected_s[row])
-        return RunProgress(
-            done_s=float(self.done_s[row]),
-            queued_s=float(self.queued_s[row]),
+    def job(self, row: int, job: TraceJob, held: tuple[NodeGpus, ...], gpus_per_node: int) -> Job:
+        """The job as policies see it at this moment, with the GPUs that it holds."""
+        learning, holds = job.learning, self.phase[row] in (JobPhase.RUNNING, JobPhase.SAVING)
+        has_run = holds or self.preemptions[row] > 0
+        return Job(
+            job_id=job.job_id,
+            request=_request(int(self.gpus[row]), gpus_per_node),
+            submit_s=job.submit_s,
+            user=job.user,
+            state=JobState.RUNNING if holds else JobState.PENDING,
             start_s=float(self.start_s[row]) if holds else None,
-            loaded_s=float(self.loaded_s[row]),
-            loaded_done_s=float(self.loaded_done_s[row]),
+            first_report_s=self._first_report_s(row, learning) if learning and holds else None,
+            queued_s=float(self.queued_s[row]),
+            time_limit_s=job.time_limit_s,
+            expected_s=None if np.isnan(self.expected_s[row]) else float(self.expected_s[row]),
             earlier_s=float(self.earlier_s[row]),
-            expected_s=None if np.isnan(expected_s) else expected_s,
-            preemptions=int(self.preemptions[row]),
-            held=held,
+            allocation=held,
+            exploration=learning.exploration if learning else _MAY_STOP,
+            total_steps=learning.total_steps if learning else None,
+            points=learning.points_until(float(self.done_s[row]), job.gpus) if learning and has_run else (),
+            restarts=int(self.preemptions[row]),
+            profile=_profile(job),
+            guaranteed=job.priority == 0,
             asked_to_leave=self.phase[row] == JobPhase.SAVING,
-            gpus=int(self.gpus[row]),
+            elastic=_elastic(job, gpus_per_node),
             granted_step=float(self.granted_step[row]),
         )
+
+    def _first_report_s(self, row: int, learning: Learning) -> float | None:
+        """When the job first reported in its present run; a report that it had made before is not made again.
+
+        A curve that has ended says nothing of the job any more: it is taken to be at work once it makes progress.
+        """
+        loaded_s, began_s, done_s = (float(s[row]) for s in (self.loaded_s, self.loaded_done_s, self.done_s))
+        known = learning.reports(began_s) if began_s > 0 else 0
+        if known == learning.times_s.size:
+            return loaded_s if done_s > began_s else None
+        if learning.reports(done_s) == known:
+            return None
+        return loaded_s + max(0.0, float(learning.times_s[known]) - began_s)
 
     def columns(self, rows: Ints, now_s: float) -> Columns:
         """What `Columns.of` would compute from the jobs of these rows, without building them."""
@@ -253,7 +198,7 @@ class JobTable:
             np.maximum(1.0, expected_s - self.earlier_s[rows]),
         )
         earlier_s, unknown_s = self.earlier_s[rows], np.maximum(0.0, self.limit_s[rows] - run_s)
-        unknown_s = np.where(earlier_s < 0.97 * unknown_s, unknown_s - earlier_s, unknown_s)
+        unknown_s = np.where(earlier_s < MOST_OF_LIMIT * unknown_s, unknown_s - earlier_s, unknown_s)
         return Columns(
             job_id=self.job_id[rows],
             submit_s=self.submit_s[rows],
@@ -313,3 +258,28 @@ def _estimated_run_s(work_s: Floats, estimates: Estimates, seed: int) -> Floats:
         return np.full_like(work_s, np.nan)
     noise = np.random.default_rng(seed).normal(0.0, estimates.sigma, work_s.size)
     return work_s * np.exp(noise)
+
+
+def _elastic(job: TraceJob, gpus_per_node: int) -> Elastic | None:
+    """On one node if the job is submitted so, else by whole nodes."""
+    if job.least_gpus is None or job.most_gpus is None:
+        return None
+    if job.gpus <= gpus_per_node:
+        return Elastic(job.least_gpus, min(job.most_gpus, gpus_per_node))
+    least, most = -(-job.least_gpus // gpus_per_node), job.most_gpus // gpus_per_node
+    return Elastic(least * gpus_per_node, most * gpus_per_node, gpus_per_node) if least < most else None
+
+
+def _profile(job: TraceJob) -> StageProfile | None:
+    if job.stages is None:
+        return None
+    return StageProfile(job.iteration_s, job.stages.io_s, job.stages.gpu_s, job.stages.net_s)
+
+
+def _request(gpus: int, gpus_per_node: int) -> GpuRequest:
+    """A gang as users ask for it: on one node if it fits there, else whole nodes and a rest wherever it finds room."""
+    if gpus <= gpus_per_node:
+        return GpuRequest.on_each(1, gpus)
+    if gpus % gpus_per_node == 0:
+        return GpuRequest.on_each(gpus // gpus_per_node, gpus_per_node)
+    return GpuRequest(gpus, nodes=-(-gpus // gpus_per_node))
