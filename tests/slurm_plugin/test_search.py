@@ -718,10 +718,15 @@ def test_the_best_report_is_a_trials_value_and_one_without_has_failed(tmp_path: 
 
 
 @optuna_is_needed
-def test_a_diverged_trial_is_not_the_best_and_the_sampler_is_told(tmp_path: Path, slurm: Path) -> None:
+@pytest.mark.parametrize(
+    ("second", "best"), [([0.9, 0.8, None, None], (0.8, 1)), ([0.9, None, None, None], (None, None))]
+)
+def test_a_diverged_trial_is_not_the_best_and_the_sampler_is_told(
+    tmp_path: Path, slurm: Path, second: list[float | None], best: tuple[float | None, int | None]
+) -> None:
     path = written(tmp_path, parallel=2, budget={"trials": 2})
     run(path)
-    for number, values in enumerate(([0.1, None, None, None], [0.9, 0.8, None, None])):
+    for number, values in enumerate(([0.1, None, None, None], second)):
         (tmp_path / f"digits.sweep/trials/{number}/claim").symlink_to(str(100 + number))
         lines = (
             {"time_s": 2.0 + n, "step": n, "metric": "loss", "value": value, **({} if value else {"bad": "nan"})}
@@ -729,7 +734,7 @@ def test_a_diverged_trial_is_not_the_best_and_the_sampler_is_told(tmp_path: Path
         )
         (tmp_path / f"{100 + number}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = json.loads(run(path, "--json").stdout)
-    assert (found["ended"], found["failed"], found["best"], found["best_trial"]) == (2, 0, 0.8, 1)
+    assert (found["ended"], found["failed"], found["best"], found["best_trial"]) == (2, 0, *best)
     assert "1e+100" in (tmp_path / "digits.sweep/study.journal").read_text()
 
 
