@@ -183,7 +183,7 @@ def pass_figures(nodes: int, pending: int, running: int, repeats: int) -> dict[s
             observe_s.append(time.process_time() - began_s)
             plan = checked_plan(policy, seen.snapshot)
             began_s = time.process_time()
-            changes(plan, seen, limits, Kept(PreemptionTracker(Config().preemption_budget()), {}))
+            changes(plan, seen, limits, Kept(PreemptionTracker(Config().preemption), {}))
             changes_s.append(time.process_time() - began_s)
     figures |= {
         "read_s": statistics.median(read_s),

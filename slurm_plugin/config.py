@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from explsched import strict_yaml
 from explsched.preemption_record import PreemptionRecord
@@ -144,6 +144,9 @@ class UtilitySection(Section, frozen=True):
     )
 
 
+HOUR_S = 3600.0
+
+
 class PreemptionSection(Section, frozen=True):
     """Limits on preemption of jobs that opted in with a checkpoint signal."""
 
@@ -178,6 +181,11 @@ class PreemptionSection(Section, frozen=True):
         ),
     ] = "scope"
     grace_s: Annotated[float, _seconds("grace period: time to write a checkpoint before the requeue")] = 120.0
+
+    def is_spent(self, record: PreemptionRecord, now_s: float) -> bool:
+        """Whether a job has been preempted as often as it may be, for now or for good."""
+        in_all = self.max_per_job is not None and record.count >= self.max_per_job
+        return in_all or record.since(now_s - HOUR_S) >= self.max_per_job_per_hour
 
 
 class ElasticSection(Section, frozen=True):
@@ -269,26 +277,6 @@ class BackpressureSection(Section, frozen=True):
     max_interval_s: Annotated[float, _seconds("longest backoff between passes while slurmctld is busy")] = 300.0
 
 
-HOUR_S = 3600.0
-
-
-class PreemptionBudget(Struct, frozen=True):
-    """What an admin allows: time for a checkpoint, and how often jobs are preempted.
-
-    `max_per_job` is over a job's life, None for any number.
-    """
-
-    grace_s: float
-    max_per_hour: int
-    max_per_job_per_hour: int = 1_000_000
-    max_per_job: int | None = None
-
-    def is_spent(self, record: PreemptionRecord, now_s: float) -> bool:
-        """Whether a job has been preempted as often as it may be, for now or for good."""
-        in_all = self.max_per_job is not None and record.count >= self.max_per_job
-        return in_all or record.since(now_s - HOUR_S) >= self.max_per_job_per_hour
-
-
 class Config(Section, frozen=True):
     """All of explsched.yaml."""
 
@@ -311,11 +299,6 @@ class Config(Section, frozen=True):
     def leave_within_s(self) -> float:
         """How long it takes at most until a job that the plan asks to save has left, with some passes to spare."""
         return self.preemption.grace_s + _PASSES_TO_LEAVE * self.interval_s
-
-    def preemption_budget(self) -> PreemptionBudget:
-        """The part of the configuration that bounds preemption."""
-        bounds = self.preemption
-        return PreemptionBudget(bounds.grace_s, bounds.max_per_hour, bounds.max_per_job_per_hour, bounds.max_per_job)
 
     def claimed(self) -> dict[str, Path]:
         """By key, the directories that are one cluster's alone, whether its daemon runs or not."""

@@ -80,7 +80,7 @@ def _changes(view: View, config: Config) -> Sequence[SlurmChange]:
 
     factors = config.order.site_factor_file
     underway = factors.with_name(FILE)
-    tracker = PreemptionTracker(config.preemption_budget(), underway if os.access(underway, os.R_OK) else None)
+    tracker = PreemptionTracker(config.preemption, underway if os.access(underway, os.R_OK) else None)
     now_s = view.seen.snapshot.now_s
     tracker.begin(now_s, config.interval_s, closed=frozenset(), clear_from_s=now_s)
     kept = Kept(tracker, view.seen.known.others_factors if os.access(factors, os.R_OK) else None)

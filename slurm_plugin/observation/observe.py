@@ -124,7 +124,7 @@ def observe(
         returning=returning,
         rules=config.order,
         known=known,
-        budget=config.preemption_budget(),
+        limits=config.preemption,
         requirements=Requirements(nodes),
         topology=seen.topology,
         fair_shares=FairShares(records.values() if config.preemption.reach == "fair-share" else ()),

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from explsched.preemption_record import PreemptionRecord
 from sched_policy.model import Job
 from slurm_plugin.client.records import SlurmJob, Topology
-from slurm_plugin.config import OrderSection, PreemptionBudget
+from slurm_plugin.config import OrderSection, PreemptionSection
 from slurm_plugin.observation.memory import Remembered
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import SCRONTAB, Requirements, unmodelled
@@ -47,7 +47,7 @@ class QueueRules(Struct, frozen=True):
     rules: OrderSection
     known: Remembered
     returning: frozenset[int]
-    budget: PreemptionBudget
+    limits: PreemptionSection
     requirements: Requirements
     topology: Topology
     fair_shares: FairShares
@@ -120,10 +120,10 @@ class QueueRules(Struct, frozen=True):
             return "it has reported its end, and a requeue would run it again"
         if reported.script_dies and record.state != "PENDING":
             return "the signal would kill its script, which waits for sxrun instead of ending with exec sxrun"
-        if past is None or not self.budget.is_spent(past, self.now_s):
+        if past is None or not self.limits.is_spent(past, self.now_s):
             return ""
-        in_all = "" if self.budget.max_per_job is None else f", {self.budget.max_per_job} in all"
-        return f"at most {self.budget.max_per_job_per_hour} times an hour{in_all}"
+        in_all = "" if self.limits.max_per_job is None else f", {self.limits.max_per_job} in all"
+        return f"at most {self.limits.max_per_job_per_hour} times an hour{in_all}"
 
     def last_wait_s(self, record: SlurmJob) -> float:
         """As `standing.last_wait_s`, with what is known of our delays."""

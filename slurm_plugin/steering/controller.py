@@ -73,7 +73,7 @@ class Controller:
         self._config = config
         self._notes = Notes(config.order.site_factor_file)
         saved = self._notes.file.with_name(PREEMPTIONS)
-        self._tracker = PreemptionTracker(config.preemption_budget(), saved)
+        self._tracker = PreemptionTracker(config.preemption, saved)
         self._log = PassLog()
         self._jobs: Mapping[int, SlurmJob] = {}  # of the last pass
         self._spool = DaemonSpool(config.progress.spool)
@@ -110,8 +110,7 @@ class Controller:
         self._config = config
         self._limits = SteeringLimits.of(config)
         self._probed: tuple[SlurmVersion, str] | None = None
-        self._budget = config.preemption_budget()
-        self._tracker.limits(self._budget)
+        self._tracker.limits(config.preemption)
 
     def _learn_by(self, config: Config) -> None:
         """Ask sacct by this configuration. What has been learnt is used until it answers."""
@@ -232,7 +231,7 @@ class Controller:
 
     def ask_no_more(self) -> None:
         """From now on ask no further job to save and leave; those that have been asked still leave."""
-        self._tracker.limits(replace(self._budget, max_per_hour=0))
+        self._tracker.limits(replace(self._config.preemption, max_per_hour=0))
 
     @property
     def has_asked(self) -> bool:

@@ -7,7 +7,7 @@ after that report, or when the grace period is over. If the daemon dies in betwe
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -28,9 +28,10 @@ from slurm_plugin.client.changes import (
     Unanswered,
 )
 from slurm_plugin.client.records import SlurmJob
-from slurm_plugin.config import HOUR_S, PreemptionBudget
+from slurm_plugin.config import HOUR_S, PreemptionSection
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.saved_state import SavedState
+from slurm_plugin.steering.hourly_count import HourlyCount
 from slurm_plugin.steering.requeued import Requeued
 from slurm_plugin.steering.underway import Look, Underway, interruption
 
@@ -44,16 +45,16 @@ _POSTPONED_S = 600.0
 
 
 class PreemptionTracker:
-    """Tracks the preemptions underway and the site's hourly budget.
+    """Tracks the preemptions underway, within the limits of the configuration.
 
     Preemptions underway are also saved to a file, from which a restarted daemon resumes them. If the file is lost or
     too old, a signalled job just continues, and the next plan decides again. The cost and the beneficiary of each
-    preemption are stored in Slurm (`preemption_record`), so budgets, and beneficiaries that did not start
+    preemption are stored in Slurm (`preemption_record`), so limits, and beneficiaries that did not start
     (`memory.served_in_vain`), survive a restart too.
     """
 
-    def __init__(self, preemption_budget: PreemptionBudget, file: Path | None = None) -> None:
-        self._budget = preemption_budget
+    def __init__(self, limits: PreemptionSection, file: Path | None = None) -> None:
+        self._limits = limits
         self._file = (
             SavedState(file, dict[int, Underway], "preemptions underway", "starts without them") if file else None
         )
@@ -61,7 +62,7 @@ class PreemptionTracker:
         self._written = dict(self._underway)
         self._dropped: dict[int, Underway] = {}
         self._requeued = Requeued()
-        self._begun_s: deque[float] = deque()
+        self._this_hour = HourlyCount()
         self._refused: dict[int, int] = {}  # jobs whose requeue Slurm has refused, and their run then
         self._unanswered: frozenset[Change] = frozenset()
         self._clear_from_s = 0.0
@@ -137,9 +138,9 @@ class PreemptionTracker:
         """The jobs that have been requeued, but not seen to have left."""
         return {job_id: step for job_id, step in self._underway.items() if step.requeue_sent}
 
-    def limits(self, preemption_budget: PreemptionBudget) -> None:
+    def limits(self, limits: PreemptionSection) -> None:
         """Take new limits (configuration reload); preemptions underway continue."""
-        self._budget = preemption_budget
+        self._limits = limits
 
     def begin(self, now_s: float, interval_s: float, closed: frozenset[int], clear_from_s: float) -> None:
         """A pass begins: what it goes by, and the preemptions are dropped whose moment has passed without one.
@@ -166,7 +167,7 @@ class PreemptionTracker:
         from_s = now_s - _RESUMED_S - max(self._pause_s, interval_s)
         own = self._requeues_sent if self._is_restored else {}  # our requeues, each repeated until its job has left
         steps = {job_id: step for job_id, step in self._underway.items() if job_id not in own}
-        due_s = {job_id: max(step.signalled_s + self._budget.grace_s, self._looked_s) for job_id, step in steps.items()}
+        due_s = {job_id: max(step.signalled_s + self._limits.grace_s, self._looked_s) for job_id, step in steps.items()}
         late = {job_id for job_id, when_s in due_s.items() if when_s < from_s}
         served = {steps[job_id].beneficiary for job_id in late} - {None}
         for job_id, step in steps.items():
@@ -195,7 +196,7 @@ class PreemptionTracker:
         runs = {job_id: job.restarts for job_id, job in look.jobs.items()}
         self._refused = {job_id: run for job_id, run in self._refused.items() if runs.get(job_id) == run}
         self._drop_obsolete(look, in_vain)
-        self._underway |= self._requeued.advance(look, self._budget.grace_s)
+        self._underway |= self._requeued.advance(look, self._limits.grace_s)
         changes = (*self._requeues(look, stopped), *self._signals(preemptions, look))
         self._unanswered = frozenset(change for change in changes if not isinstance(change, SetAdminComment))
         return changes
@@ -218,9 +219,9 @@ class PreemptionTracker:
         return changes
 
     def _signals(self, preemptions: Iterable[Preemption], look: Look) -> list[Change]:
-        """Ask newly selected jobs for a checkpoint, as far as budgets allow: all that leave for one job, or none.
+        """Ask newly selected jobs for a checkpoint, as far as limits allow: all that leave for one job, or none.
 
-        One without the others would save in vain. While those for one job wait for the hourly budget, none may use it
+        One without the others would save in vain. While those for one job wait for the hourly limit, none may use it
         up for a later one, unless that is for the job itself, whose run would end before.
         """
         changes: list[Change] = []
@@ -230,9 +231,9 @@ class PreemptionTracker:
                 continue
             new = [one for one in together if one.job_id not in self._underway]
             signals = [SignalJob(one.job_id, name) for one in new if (name := self._signal_for(one.job_id, look))]
-            if len(signals) < len(new) or len(new) > self._budget.max_per_hour:
+            if len(signals) < len(new) or len(new) > self._limits.max_per_hour:
                 continue
-            if len(new) > self._left_this_hour(look.now_s):
+            if self._this_hour.of(look.now_s) + len(new) > self._limits.max_per_hour:
                 is_awaited = True
                 continue
             for preemption in new:
@@ -240,18 +241,18 @@ class PreemptionTracker:
                 self._underway[preemption.job_id] = Underway(
                     look.now_s, run, saved_s, preemption.reason, preemption.beneficiary
                 )
-                self._begun_s.append(look.now_s)
+                self._this_hour.add(look.now_s)
             changes += signals
         return changes
 
     def _signal_for(self, job_id: int, look: Look) -> str | None:
-        """The job's checkpoint signal, if it has opted in, is within its own budget, and handles the signal by now."""
+        """The job's checkpoint signal, if it has opted in, is within its own limits, and handles the signal by now."""
         told = look.jobs[job_id].exploration
         if told is None:
             return None  # never touch a job that has not opted in, whatever the plan says
         if job_id in self._closed:
             return None  # it would save for a requeue that could not be recorded
-        is_spent = job_id in look.records and self._budget.is_spent(look.records[job_id], look.now_s)
+        is_spent = job_id in look.records and self._limits.is_spent(look.records[job_id], look.now_s)
         is_asked = not is_spent and look.handles_signal(job_id)
         return told.checkpoint_signal if is_asked else None
 
@@ -313,7 +314,7 @@ class PreemptionTracker:
             self._written = dict(self._underway)
 
     def _take_back_signal(self, job_id: int) -> None:
-        self._begun_s.remove(self._underway.pop(job_id).signalled_s)
+        self._this_hour.take_back(self._underway.pop(job_id).signalled_s)
 
     def _take_back_requeue(self, job_id: int) -> None:
         step = self._underway[job_id] = replace(self._underway[job_id], requeue_sent=False)
@@ -360,7 +361,7 @@ class PreemptionTracker:
             job_id: step
             for job_id, step in self._dropped.items()
             if look.runs_on(job_id, step)
-            and look.now_s < step.resumable_until_s(look.reported(job_id), self._budget.grace_s)
+            and look.now_s < step.resumable_until_s(look.reported(job_id), self._limits.grace_s)
         }
         for preemption in preemptions:
             if preemption.job_id not in self._underway and (step := self._dropped.pop(preemption.job_id, None)):
@@ -373,7 +374,7 @@ class PreemptionTracker:
             return
         times_s = [one.time_s for record in look.records.values() for one in record.latest]
         times_s += [step.signalled_s for step in self._underway.values() if not step.requeue_sent]
-        self._begun_s.extend(sorted(time_s for time_s in times_s if time_s > look.now_s - HOUR_S))
+        self._this_hour.restore(time_s for time_s in times_s if time_s > look.now_s - HOUR_S)
         self._requeued.serve(self._requeues_sent, look)
         self._is_restored = True
 
@@ -389,13 +390,7 @@ class PreemptionTracker:
         is_clear = step.requeue_sent or (
             job_id not in self._closed and (step.beneficiary is None or now_s >= self._clear_from_s)
         )
-        return is_clear and step.is_ready(progress.get(job_id, JobProgress()), now_s, self._budget.grace_s)
-
-    def _left_this_hour(self, now_s: float) -> int:
-        """How many preemptions the hourly budget still allows."""
-        while self._begun_s and now_s - self._begun_s[0] >= HOUR_S:
-            self._begun_s.popleft()
-        return self._budget.max_per_hour - len(self._begun_s)
+        return is_clear and step.is_ready(progress.get(job_id, JobProgress()), now_s, self._limits.grace_s)
 
 
 def _by_beneficiary(preemptions: Iterable[Preemption], jobs: Mapping[int, Job]) -> Iterable[Sequence[Preemption]]:
@@ -411,7 +406,7 @@ def _by_beneficiary(preemptions: Iterable[Preemption], jobs: Mapping[int, Job]) 
 
 
 def _is_urgent(preemption: Preemption, look: Look) -> bool:
-    """Whether the job itself benefits, and its time limit ends its run before the hourly budget has recovered."""
+    """Whether the job itself benefits, and its time limit ends its run before an hour is over."""
     job = look.jobs[preemption.job_id]
     is_near = job.time_limit_s is not None and job.end_s(look.now_s) < look.now_s + HOUR_S
     return preemption.beneficiary is None and is_near

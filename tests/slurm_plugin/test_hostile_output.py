@@ -99,7 +99,7 @@ def one_pass(jobs: tuple[SlurmJob, ...], nodes: tuple[SlurmNode, ...], *held: Sl
     with tempfile.TemporaryDirectory() as spool:
         seen = observe(ClusterRecords(nodes, jobs, held), ProgressSpool(Path(spool)), NOW_S)
     for name in ("srsf", "explsched"):
-        kept = Kept(PreemptionTracker(Config().preemption_budget()), {})
+        kept = Kept(PreemptionTracker(Config().preemption), {})
         wanted += changes(planned(catalog.build(name), seen), seen, SteeringLimits.of(Config()), kept).all
     for change in wanted:
         batch.refusal(change)

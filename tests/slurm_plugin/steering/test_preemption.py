@@ -15,7 +15,7 @@ from explsched.preemption_record import MOST_BYTES, Interruption, PreemptionReco
 from sched_policy.model import Exploration, GpuPart, Job, JobState
 from sched_policy.plan import Preemption
 from slurm_plugin.client.changes import Change, ChangeFailure, NotNow, RequeueJob, SetAdminComment, SignalJob
-from slurm_plugin.config import HOUR_S, PreemptionBudget
+from slurm_plugin.config import HOUR_S, PreemptionSection
 from slurm_plugin.observation.progress import JobProgress, ProgressReport, Run, fold
 from slurm_plugin.steering.preemption import PreemptionTracker
 from slurm_plugin.steering.underway import Look, interruption
@@ -60,21 +60,21 @@ def steps(
 
 
 def test_signal_then_requeue_when_the_checkpoint_is_reported() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     assert steps(tracker, 0, 5) == [SignalJob(5, "USR1")]
     assert steps(tracker, 10, 5) == []
     assert steps(tracker, 20, 5, progress=JobProgress(checkpoint_s=15)) == [RequeueJob(5)]
 
 
 def test_requeue_when_the_grace_is_over() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     steps(tracker, 0, 5, progress=JobProgress(checkpoint_s=-50))
     assert steps(tracker, 50, 5, progress=JobProgress(checkpoint_s=-50)) == []  # an old checkpoint does not count
     assert steps(tracker, 100, 5) == [RequeueJob(5)]
 
 
 def test_what_a_pass_waits_for_is_told_once() -> None:
-    tracker, saved = PreemptionTracker(PreemptionBudget(100, 10)), JobProgress(checkpoint_s=15)
+    tracker, saved = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10)), JobProgress(checkpoint_s=15)
     assert not tracker.is_any_ready({5: saved}, 20)
     steps(tracker, 10, 5)
     told = [tracker.is_any_ready(reports, now_s) for reports, now_s in (({}, 20), ({5: saved}, 20), ({}, 110))]
@@ -84,7 +84,7 @@ def test_what_a_pass_waits_for_is_told_once() -> None:
 
 
 def test_a_job_that_is_still_starting_is_not_signalled() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     earlier = ProgressReport(1.0, restart=0, step=1, metric="loss", value=1.0)
     jobs = {5: running(5, "n1", exploration=CONSENT, restarts=1)}
     wanted = (Preemption(5, ""),)
@@ -94,7 +94,7 @@ def test_a_job_that_is_still_starting_is_not_signalled() -> None:
 
 
 def test_a_job_under_sxrun_that_reports_no_progress_is_not_signalled_before_its_sxrun() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     jobs = {5: running(5, "n1", exploration=CONSENT, restarts=1)}
     wanted, begun = (Preemption(5, ""),), Run(0, 1.0, 2.0, under_sxrun=True)
     assert advance(tracker, wanted, jobs, {5: JobProgress(runs=(begun,))}, {}, 0) == ()
@@ -103,14 +103,14 @@ def test_a_job_under_sxrun_that_reports_no_progress_is_not_signalled_before_its_
 
 
 def test_a_job_without_sxrun_that_tells_of_its_checkpoints_only_is_signalled_in_each_run() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     jobs = {5: running(5, "n1", exploration=CONSENT, restarts=1)}
     saved = fold(JobProgress(), [b'{"time_s": 2.0, "event": "checkpoint"}'], 10.0)
     assert advance(tracker, (Preemption(5, ""),), jobs, {5: saved}, {}, 0) == (SignalJob(5, "USR1"),)
 
 
 def test_consent_that_is_taken_back_after_the_signal_counts() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     assert steps(tracker, 0, 5) == [SignalJob(5, "USR1")]
     no_more = {5: running(5, "n1", exploration=Exploration("s"))}
     assert advance(tracker, (), no_more, {5: JobProgress(checkpoint_s=15)}, {}, 20) == ()
@@ -119,14 +119,14 @@ def test_consent_that_is_taken_back_after_the_signal_counts() -> None:
 
 def test_a_job_that_is_suspended_after_its_signal_is_not_requeued() -> None:
     """It cannot save, and Slurm would hold it in the queue."""
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     assert steps(tracker, 0, 5) == [SignalJob(5, "USR1")]
     assert advance(tracker, (), {5: running(5, "n1", exploration=CONSENT, is_spared=True)}, {}, {}, 20) == ()
     assert steps(tracker, 200) == []
 
 
 def test_a_signal_that_was_not_sent_costs_nothing() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=1))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=1))
     signal = SignalJob(5, "USR1")
     assert steps(tracker, 0, 5) == [signal]
     tracker.answered([signal], [ChangeFailure(signal, "refused")])
@@ -139,13 +139,23 @@ def test_a_signal_that_was_not_sent_costs_nothing() -> None:
 
 
 def test_a_job_that_did_not_opt_in_is_never_touched() -> None:
-    assert steps(PreemptionTracker(PreemptionBudget(100, 10)), 0, 6) == []
+    assert steps(PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10)), 0, 6) == []
     without_signal = {5: running(5, "n1", exploration=Exploration(sweep="digits", may_stop=True))}
-    assert advance(PreemptionTracker(PreemptionBudget(100, 10)), (Preemption(5, ""),), without_signal, {}, {}, 0) == ()
+    assert (
+        advance(
+            PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10)),
+            (Preemption(5, ""),),
+            without_signal,
+            {},
+            {},
+            0,
+        )
+        == ()
+    )
 
 
 def test_a_job_that_has_finished_meanwhile_is_left_alone() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     steps(tracker, 0, 5)
     assert steps(tracker, 200, progress=JobProgress(checkpoint_s=5, ended=True)) == []
     steps(tracker, 200, 5)
@@ -155,7 +165,7 @@ def test_a_job_that_has_finished_meanwhile_is_left_alone() -> None:
 
 
 def test_a_job_that_was_requeued_by_somebody_else_is_not_requeued_again() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     steps(tracker, 0, 5)
     runs_again = {5: running(5, "n1", exploration=CONSENT, restarts=1)}
     assert advance(tracker, (), runs_again, {}, {}, 900) == ()
@@ -171,7 +181,7 @@ def requeued_and_forgotten(now_s: float, leaving: JobProgress = JobProgress(), *
 
     `leaving` is what it had told when it was seen to leave.
     """
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     steps(tracker, 0, 5)
     assert steps(tracker, 20, progress=JobProgress(checkpoint_s=15)) == [RequeueJob(5)]
     left = {5: replace(running(5, "n1", exploration=CONSENT, restarts=1), state=JobState.PENDING)}
@@ -202,7 +212,7 @@ def test_whether_a_job_trains_on_is_seen_by_its_own_nodes_clock(ahead_s: float) 
 
 
 def test_the_hourly_budget_bounds_the_churn() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=1, max_per_hour=1))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=1, max_per_hour=1))
     assert steps(tracker, 0, 5) == [SignalJob(5, "USR1")]
     advance(tracker, (), {}, {}, {}, 10)
     assert steps(tracker, 20, 5) == []
@@ -219,17 +229,17 @@ def test_all_that_leave_for_one_job_are_signalled_or_none() -> None:
         changes = advance(tracker, wanted, jobs, told or {}, {}, now_s)
         return {change.job_id for change in changes if isinstance(change, SignalJob)}
 
-    assert signalled(PreemptionTracker(PreemptionBudget(100, 4)), 0) == {4, 5, 6, 8}
-    of_two = PreemptionTracker(PreemptionBudget(100, 2))
+    assert signalled(PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=4)), 0) == {4, 5, 6, 8}
+    of_two = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=2))
     assert signalled(of_two, 0) == {4}  # 8 would use up what 5 and 6 wait for
     assert signalled(of_two, HOUR_S) == {5, 6}
-    assert signalled(PreemptionTracker(PreemptionBudget(100, 1)), 0) == {4}
+    assert signalled(PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=1)), 0) == {4}
     jobs[7] = job(7, array_tasks=2)  # each of which starts by itself
-    assert signalled(PreemptionTracker(PreemptionBudget(100, 2)), 0) == {4, 5}
+    assert signalled(PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=2)), 0) == {4, 5}
     jobs[7] = job(7)
     earlier = ProgressReport(1.0, restart=-1, step=1, metric="loss", value=1.0)
     starting = {6: JobProgress(reports=(earlier,))}
-    assert signalled(PreemptionTracker(PreemptionBudget(100, 9)), 0, starting) == {4, 8}
+    assert signalled(PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=9)), 0, starting) == {4, 8}
 
 
 @pytest.mark.parametrize(("ends_s", "signals"), [(HOUR_S / 2, (SignalJob(4, "USR1"),)), (2 * HOUR_S, ())])
@@ -240,7 +250,7 @@ def test_before_its_time_limit_a_job_does_not_wait_for_the_budget_that_others_wa
     jobs = {n: running(n, "n1", exploration=CONSENT) for n in (5, 6, 8)} | {7: job(7)}
     jobs[4] = running(4, "n1", exploration=CONSENT, start_s=0.0, time_limit_s=ends_s)
     wanted = [Preemption(gone, "", for_) for gone, for_ in ((5, 7), (6, 7), (4, None))]
-    tracker = PreemptionTracker(PreemptionBudget(100, 2))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=2))
     advance(tracker, [Preemption(8, "")], jobs, {}, {}, 0)
     assert advance(tracker, wanted, jobs, {}, {}, 10) == signals
 
@@ -253,7 +263,7 @@ def served(tracker: PreemptionTracker, now_s: float, beneficiary: Job | None, **
 
 @pytest.mark.parametrize("now", [None, running(7, "n2"), job(7, eligible=False)])
 def test_a_job_is_not_requeued_when_nobody_would_gain_by_it_any_more(now: Job | None) -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     assert served(tracker, 0, job(7)) == [SignalJob(5, "USR1")]
     jobs = {5: running(5, "n1", exploration=CONSENT)} | ({7: now} if now else {})
     assert advance(tracker, (), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10) == ()
@@ -263,7 +273,7 @@ def test_a_job_is_not_requeued_when_nobody_would_gain_by_it_any_more(now: Job | 
 
 def let_go() -> PreemptionTracker:
     """Job 5 was asked at second 0 and saved at 8; at 10 nobody needed its GPUs any more."""
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=1))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=1))
     assert served(tracker, 0, job(7)) == [SignalJob(5, "USR1")]
     jobs = {5: running(5, "n1", exploration=CONSENT)}
     assert advance(tracker, (), jobs, {5: JobProgress(checkpoint_s=8)}, {}, 10) == ()
@@ -284,21 +294,21 @@ def test_a_job_that_was_let_go_while_it_still_saves_is_not_signalled_twice() -> 
 
 def test_a_job_that_was_let_go_and_has_worked_for_longer_than_it_takes_to_save_is_asked_anew() -> None:
     tracker = let_go()
-    tracker.limits(PreemptionBudget(grace_s=100, max_per_hour=2))
+    tracker.limits(PreemptionSection(grace_s=100, max_per_hour=2))
     assert served(tracker, 20, job(7), checkpoint_s=8) == [SignalJob(5, "USR1")]
 
 
 def test_a_run_that_was_not_asked_owes_nothing_to_the_one_before() -> None:
     tracker = let_go()
     jobs = {5: running(5, "n1", exploration=CONSENT, restarts=1), 7: job(7)}
-    tracker.limits(PreemptionBudget(grace_s=100, max_per_hour=2))
+    tracker.limits(PreemptionSection(grace_s=100, max_per_hour=2))
     changes = advance(tracker, (Preemption(5, "", 7),), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 20)
     assert changes == (SignalJob(5, "USR1"),)
 
 
 def test_who_comes_before_the_beneficiary_meanwhile_takes_its_place() -> None:
     """Strategies change their minds about near ranks; the victim must not save once more for that."""
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=1))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=1))
     served(tracker, NOW_S, job(7))
     jobs = {5: running(5, "n1", exploration=CONSENT), 7: job(7), 8: job(8)}
     note, requeue = advance(tracker, (), jobs, {5: JobProgress(checkpoint_s=NOW_S + 5)}, {}, NOW_S + 10, {7: 8})
@@ -309,7 +319,7 @@ def test_who_comes_before_the_beneficiary_meanwhile_takes_its_place() -> None:
 
 
 def test_for_whom_a_job_was_requeued_is_remembered_and_written_down() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     served(tracker, NOW_S, job(7))
     assert tracker.served_s == {}
     note, requeue = served(tracker, NOW_S + 10, job(7), checkpoint_s=NOW_S + 5)
@@ -326,7 +336,7 @@ def test_an_array_comes_first_only_for_the_tasks_that_others_made_room_for(
     victims: tuple[int, ...], still_first: set[int]
 ) -> None:
     """Its other tasks would take what comes free of other users."""
-    tracker, array = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10)), job(7, array_tasks=4)
+    tracker, array = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10)), job(7, array_tasks=4)
     jobs = {7: array, **{job_id: running(job_id, "n1", exploration=CONSENT) for job_id in victims}}
     plan = [Preemption(job_id, "", 7) for job_id in victims]
     advance(tracker, plan, jobs, {}, {}, 0)
@@ -365,7 +375,7 @@ def test_an_array_comes_first_only_for_the_tasks_that_others_made_room_for(
 )
 def test_a_job_that_its_owner_changes_but_for_fewer_gpus_is_not_first_any_more(changed: dict[str, Any]) -> None:
     """It would take from others what nobody has left for it."""
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     jobs = {7: job(7, 4), 5: running(5, "n1", 4, exploration=CONSENT)}
     advance(tracker, [Preemption(5, "", 7)], jobs, {}, {}, 0)
     advance(tracker, (), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10)
@@ -383,7 +393,7 @@ def test_a_job_that_its_owner_changes_but_for_fewer_gpus_is_not_first_any_more(c
 )
 def test_a_job_that_a_limit_keeps_waiting_is_not_first_any_more(reason: str) -> None:
     """Its site factor would be written in each pass, before all others', for a job that does not start."""
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     jobs = {7: job(7, 4), 5: running(5, "n1", 4, exploration=CONSENT)}
     advance(tracker, [Preemption(5, "", 7)], jobs, {}, {}, 0)
     advance(tracker, (), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10)
@@ -393,7 +403,7 @@ def test_a_job_that_a_limit_keeps_waiting_is_not_first_any_more(reason: str) -> 
 
 def test_a_job_that_asks_for_fewer_gpus_and_what_goes_with_them_stays_first() -> None:
     """With --cpus-per-gpu and --mem-per-gpu CPUs and memory follow; on fewer nodes they stay as they are on each."""
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     record = slurm_job(7, gpus=8, nodes=2, gpus_per_node=4, cpus_per_gpu=8, memory_mib=64_000)
     jobs = {7: job(7, 8), 5: running(5, "n1", 4, exploration=CONSENT)}
     records = {7: record, 5: slurm_job(5)}
@@ -408,7 +418,7 @@ def test_a_job_that_asks_for_fewer_gpus_and_what_goes_with_them_stays_first() ->
 
 def test_a_job_that_was_out_of_reach_for_a_pass_is_not_first_any_more() -> None:
     """Its owner may have moved it to a partition that is not steered, and changed it there."""
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     jobs = {7: job(7, 4), 5: running(5, "n1", 4, exploration=CONSENT)}
     advance(tracker, [Preemption(5, "", 7)], jobs, {}, {}, 0)
     advance(tracker, (), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10)
@@ -421,7 +431,7 @@ def test_a_job_that_was_out_of_reach_for_a_pass_is_not_first_any_more() -> None:
 
 
 def test_a_job_for_which_an_earlier_daemon_requeued_others_is_first_as_it_is_now(tmp_path: Path) -> None:
-    budget, file = PreemptionBudget(grace_s=100, max_per_hour=10), tmp_path / "underway.json"
+    budget, file = PreemptionSection(grace_s=100, max_per_hour=10), tmp_path / "underway.json"
     jobs = {7: job(7, 4), 5: running(5, "n1", 4, exploration=CONSENT)}
     earlier = PreemptionTracker(budget, file)
     advance(earlier, [Preemption(5, "", 7)], jobs, {}, {}, 0)
@@ -434,7 +444,7 @@ def test_a_job_for_which_an_earlier_daemon_requeued_others_is_first_as_it_is_now
 
 
 def test_a_job_for_which_one_of_two_has_left_is_still_first() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     jobs = {7: job(7), **{job_id: running(job_id, "n1", exploration=CONSENT) for job_id in (5, 6)}}
     plan = [Preemption(job_id, "", 7) for job_id in (5, 6)]
     advance(tracker, plan, jobs, {}, {}, 0)
@@ -451,37 +461,37 @@ def past(*times_s: float) -> PreemptionRecord:
 
 
 def test_the_budgets_of_a_job_hold_in_an_hour_and_in_all() -> None:
-    hourly = PreemptionBudget(grace_s=1, max_per_hour=100, max_per_job_per_hour=2)
+    hourly = PreemptionSection(grace_s=1, max_per_hour=100, max_per_job_per_hour=2)
     assert steps(PreemptionTracker(hourly), NOW_S, 5, record=past(NOW_S - 4000, NOW_S - 10)) == [SignalJob(5, "USR1")]
     assert steps(PreemptionTracker(hourly), NOW_S, 5, record=past(NOW_S - 20, NOW_S - 10)) == []
     assert steps(PreemptionTracker(hourly), NOW_S + HOUR_S, 5, record=past(NOW_S - 20, NOW_S - 10)) != []
-    in_all = PreemptionBudget(grace_s=1, max_per_hour=100, max_per_job=3)
+    in_all = PreemptionSection(grace_s=1, max_per_hour=100, max_per_job=3)
     assert steps(PreemptionTracker(in_all), NOW_S, 5, record=replace(past(1.0), older=1)) == [SignalJob(5, "USR1")]
     assert steps(PreemptionTracker(in_all), NOW_S, 5, record=replace(past(1.0), older=2)) == []
 
 
 def test_a_new_daemon_remembers_what_the_last_one_spent() -> None:
-    budget = PreemptionBudget(grace_s=1, max_per_hour=2)
+    budget = PreemptionSection(grace_s=1, max_per_hour=2)
     assert steps(PreemptionTracker(budget), NOW_S, 5, record=past(NOW_S - 20, NOW_S - 10)) == []
     assert steps(PreemptionTracker(budget), NOW_S, 5, record=past(NOW_S - 4000, NOW_S - 10)) == [SignalJob(5, "USR1")]
 
 
 def test_what_the_last_daemon_spent_counts_once() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=1, max_per_hour=2))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=1, max_per_hour=2))
     for later_s in (0, 15, 30):
         steps(tracker, NOW_S + later_s, record=past(NOW_S - 10))
     assert steps(tracker, NOW_S + 45, 5, record=past(NOW_S - 10)) == [SignalJob(5, "USR1")]
 
 
 def test_new_limits_hold_for_what_is_underway() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=1000, max_per_hour=10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=1000, max_per_hour=10))
     steps(tracker, 0, 5)
-    tracker.limits(PreemptionBudget(grace_s=10, max_per_hour=10))
+    tracker.limits(PreemptionSection(grace_s=10, max_per_hour=10))
     assert steps(tracker, 20, 5) == [RequeueJob(5)]
 
 
 def test_what_a_preemption_costs_is_written_down_once_before_the_requeue() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     jobs = {5: running(5, "n1", gpus=4, ran_s=300.0, exploration=CONSENT)}
     advance(tracker, (Preemption(5, "job 7 waits"),), jobs, {}, {}, NOW_S)
     reported = {5: JobProgress(checkpoint_s=NOW_S + 20)}
@@ -567,7 +577,7 @@ def test_a_word_that_is_no_record_is_named(query: str) -> None:
 
 
 def test_a_victim_is_left_alone_when_its_beneficiary_would_no_longer_start() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(100, 10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     jobs = {5: running(5, "n1", exploration=CONSENT), 7: job(7)}
     assert advance(tracker, (Preemption(5, "", 7),), jobs, {}, {}, 0) == (SignalJob(5, "USR1"),)
     assert tracker.victims == {7: {5}}
@@ -577,7 +587,7 @@ def test_a_victim_is_left_alone_when_its_beneficiary_would_no_longer_start() -> 
 
 def test_room_for_another_is_made_after_priorities_are_computed_anew() -> None:
     """Fair share may put somebody else first at that moment, who would get the GPUs."""
-    tracker = PreemptionTracker(PreemptionBudget(100, 10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     jobs = {5: running(5, "n1", exploration=CONSENT), 7: job(7)}
     saved = {5: JobProgress(checkpoint_s=5)}
     advance(tracker, (Preemption(5, "", 7),), jobs, {}, {}, 0)
@@ -587,7 +597,7 @@ def test_room_for_another_is_made_after_priorities_are_computed_anew() -> None:
 
 
 def test_who_makes_room_for_nobody_in_particular_waits_for_no_priorities() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(100, 10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     jobs = {5: running(5, "n1", exploration=CONSENT)}
     advance(tracker, (Preemption(5, ""),), jobs, {}, {}, 0)
     assert RequeueJob(5) in advance(tracker, (), jobs, {5: JobProgress(checkpoint_s=5)}, {}, 10, clear_from_s=30)
@@ -595,7 +605,7 @@ def test_who_makes_room_for_nobody_in_particular_waits_for_no_priorities() -> No
 
 def test_victims_of_one_job_go_together_when_the_last_has_saved() -> None:
     """What the first leaves would be another job's before the last has gone."""
-    tracker = PreemptionTracker(PreemptionBudget(100, 10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     jobs = {5: running(5, "n1", exploration=CONSENT), 6: running(6, "n1", exploration=CONSENT), 7: job(7)}
     jobs |= {8: running(8, "n2", exploration=CONSENT), 9: job(9)}
     advance(tracker, [Preemption(gone, "", for_) for gone, for_ in ((5, 7), (6, 7), (8, 9))], jobs, {}, {}, 0)
@@ -610,7 +620,7 @@ def test_victims_of_one_job_go_together_when_the_last_has_saved() -> None:
 
 
 def test_victims_of_one_job_stay_together_when_slurm_does_not_take_the_record_of_one() -> None:
-    tracker = PreemptionTracker(PreemptionBudget(100, 10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     jobs = {5: running(5, "n1", exploration=CONSENT), 6: running(6, "n1", exploration=CONSENT), 7: job(7)}
     jobs |= {8: running(8, "n2", exploration=CONSENT), 9: job(9)}
     advance(tracker, [Preemption(gone, "", for_) for gone, for_ in ((5, 7), (6, 7), (8, 9))], jobs, {}, {}, 0)
@@ -624,7 +634,7 @@ def test_victims_of_one_job_stay_together_when_slurm_does_not_take_the_record_of
 
 @pytest.mark.parametrize("closed", [5, 7])
 def test_a_job_that_slurm_does_not_update_for_now_is_not_signalled_nor_is_one_for_it(closed: int) -> None:
-    tracker = PreemptionTracker(PreemptionBudget(100, 10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     jobs = {5: running(5, "n1", exploration=CONSENT), 7: job(7)}
     assert advance(tracker, [Preemption(5, "", 7)], jobs, {}, {}, 0, closed=frozenset({closed})) == ()
     assert advance(tracker, [Preemption(5, "", 7)], jobs, {}, {}, 15) == (SignalJob(5, "USR1"),)
@@ -643,7 +653,7 @@ def test_who_has_saved_first_leaves_for_the_first_in_the_queue(
     sizes: tuple[int, int], saved: tuple[int, ...], left_for: dict[int, int]
 ) -> None:
     """The other's GPU would go to it anyway, and who had saved would have to wait."""
-    tracker = PreemptionTracker(PreemptionBudget(100, 10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     jobs = {n: running(n, "n1", gpus, exploration=CONSENT) for n, gpus in zip((5, 6), sizes, strict=True)}
     jobs |= {8: job(8), 9: job(9)}
     advance(tracker, (Preemption(5, "", 8), Preemption(6, "", 9)), jobs, {}, {}, 0)
@@ -655,7 +665,7 @@ def test_who_has_saved_first_leaves_for_the_first_in_the_queue(
 
 def leaving_together(saved: Mapping[int, JobProgress]) -> tuple[PreemptionTracker, Mapping[int, Job], set[Change]]:
     """At 0 jobs 5 and 6 were asked to leave for job 7; the requeues at 300, when nobody had looked since 15."""
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     jobs = {n: running(n, "n1", exploration=CONSENT) for n in (5, 6)} | {7: job(7)}
     for now_s in (0, 15):
         advance(tracker, [Preemption(5, "", 7), Preemption(6, "", 7)], jobs, {}, {}, now_s, interval_s=15)
@@ -691,7 +701,7 @@ def test_a_preemption_that_waits_on_purpose_is_not_late(
     times_s: Sequence[float], interval_s: float, clear_from_s: float
 ) -> None:
     """It would ask the job again, in the worst case in each pass, for ever."""
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     jobs = {5: running(5, "n1", exploration=CONSENT), 7: job(7)}
     wanted, times = [Preemption(5, "", 7)], {"clear_from_s": clear_from_s, "interval_s": interval_s}
     changes = [advance(tracker, wanted, jobs, {}, {}, now_s, **times) for now_s in times_s]
@@ -702,7 +712,7 @@ def test_a_preemption_that_waits_on_purpose_is_not_late(
 
 def test_passes_that_were_far_apart_until_now_requeue_what_they_have_asked() -> None:
     """As when slurmctld is no longer busy."""
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     jobs = {5: running(5, "n1", exploration=CONSENT), 7: job(7)}
     for now_s, interval_s in ((0, 300), (300, 300), (600, 15)):
         changes = advance(tracker, [Preemption(5, "", 7)] if now_s else (), jobs, {}, {}, now_s, interval_s=interval_s)
@@ -711,7 +721,7 @@ def test_passes_that_were_far_apart_until_now_requeue_what_they_have_asked() -> 
 
 def test_who_was_asked_later_for_the_same_job_does_not_leave_without_who_is_asked_again() -> None:
     """Its GPUs alone are too few, and would be another job's before the rest are free."""
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10))
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
     jobs = {n: running(n, "n1", exploration=CONSENT) for n in (5, 6)} | {7: job(7)}
     first, both = [Preemption(5, "", 7)], [Preemption(5, "", 7), Preemption(6, "", 7)]
     for now_s, wanted in ((0, first), (90, both)):
@@ -721,7 +731,7 @@ def test_who_was_asked_later_for_the_same_job_does_not_leave_without_who_is_aske
 
 def test_a_requeue_is_repeated_until_the_job_has_left_but_not_by_a_later_daemon(tmp_path: Path) -> None:
     file = tmp_path / "underway.json"
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10), file)
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10), file)
     jobs = {n: running(n, "n1", exploration=CONSENT) for n in (5, 6)} | {7: job(7)}
     first, both = [Preemption(5, "", 7)], [Preemption(5, "", 7), Preemption(6, "", 7)]
     for now_s, wanted in ((0, first), (90, first), (100, both)):
@@ -729,7 +739,7 @@ def test_a_requeue_is_repeated_until_the_job_has_left_but_not_by_a_later_daemon(
     tracker.settle()
     changes = advance(tracker, both, jobs, {}, {}, 199, interval_s=15)
     assert changes == (RequeueJob(5),)  # and the other has its grace period
-    later = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10), file)
+    later = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10), file)
     assert set(advance(later, first, jobs, {}, {}, 400, interval_s=15)) == {SignalJob(5, "USR1")}
 
 
@@ -740,7 +750,7 @@ def test_the_file_of_preemptions_is_as_in_earlier_releases(tmp_path: Path) -> No
     due = '{"signalled_s":9.0,"restarts":1,"checkpoint_before_s":2.5,"reason":"r","beneficiary":8,"noted":false'
     written = f'{{"5":{sent},"postponed_s":null}},"6":{due},"postponed_s":15.0}}}}'
     file.write_text(written)
-    tracker = PreemptionTracker(PreemptionBudget(100, 10), file)
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10), file)
     assert (tracker.underway, tracker.victims) == ({5, 6}, {8: {6}})
     tracker.leave_alone({5})
     tracker.settle()
@@ -749,10 +759,10 @@ def test_the_file_of_preemptions_is_as_in_earlier_releases(tmp_path: Path) -> No
 
 def test_what_could_not_be_saved_is_saved_in_the_next_pass(tmp_path: Path) -> None:
     file = tmp_path / "later" / "underway.json"
-    tracker = PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10), file)
+    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10), file)
     assert steps(tracker, 0, 5) == [SignalJob(5, "USR1")]
     tracker.answered([SignalJob(5, "USR1")], ())
     tracker.settle()
     file.parent.mkdir()
     tracker.settle()
-    assert PreemptionTracker(PreemptionBudget(grace_s=100, max_per_hour=10), file).underway == {5}
+    assert PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10), file).underway == {5}
