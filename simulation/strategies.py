@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from sched_policy.model import LARGEST_VALUE
 from sched_policy.snapshot import Bools, Floats
 from sched_policy.sweep.trials import Sweep, SweepAction, SweepDecision, Trial, Verdict
 
@@ -55,7 +56,9 @@ class Asha(Struct, frozen=True):
     a rung is promoted: it may run to the next rung. Others pause at the rung. A free GPU takes the best promotable
     training of the highest rung that has one, else a new training. With a fixed list of trainings GPUs are idle while
     none may be promoted. If the list is too short for any training to be promoted to its end, which does not happen in
-    the paper, the best of those left is promoted, so that there is one finished model.
+    the paper, the best of those left is promoted, so that there is one finished model. Then each other goes on to the
+    next rung if none that has reached its own was better there, and stops if not: a search submits its trainings one
+    after the other, and a promotion needs `eta` of them.
 
     Between two passes of a daemon a training runs past rungs without a decision (`Trial.granted_step`). It is compared
     by its value at the first of them, and does not count at later ones before it is promoted.
@@ -101,19 +104,20 @@ class Asha(Struct, frozen=True):
             rests.remove(best)
             why = f"{best.reason}, but the best of those left where none has run to its end"
             return SweepDecision((Verdict(best.trial_id, SweepAction.RUN, 0.0, why), *rests))
-        if not runs:  # no training will ever be promoted again
-            over = "no training runs and none may be promoted: the sweep is over"
-            stoppable = {trial.trial_id for trial in sweep.trials if trial.may_stop}
+        if not runs:  # of those that are there none will ever be promoted; a search may still add others
+            over = "no training that is there runs or may be promoted"
+            leads = (reached <= reached.min(axis=0, initial=np.inf)) & (reached < LARGEST_VALUE)
+            leading = {trial.trial_id for i, trial in enumerate(sweep.trials) if leads[i, highest[i]]}
+            stoppable = {trial.trial_id for trial in sweep.trials if trial.may_stop} - leading
             rests = [
-                Verdict(
-                    v.trial_id,
-                    SweepAction.STOP if v.trial_id in stoppable else SweepAction.RUN,
-                    0.0,
-                    f"{v.reason}; {over}",
+                replace(
+                    v,
+                    action=SweepAction.STOP if v.trial_id in stoppable else SweepAction.RUN,
+                    reason=f"{v.reason}, but none was better there" if v.trial_id in leading else f"{v.reason}; {over}",
                 )
-                for v in rests
+                for v in sorted(rests, key=lambda v: v.trial_id in stoppable)
             ]
-            return SweepDecision(tuple(rests), over)
+            return SweepDecision(tuple(rests), over if stoppable.issuperset(v.trial_id for v in rests) else None)
         runs.sort(key=lambda entry: entry[0])
         return SweepDecision((*(verdict for _, verdict in runs), *rests))
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from sched_policy.model import LARGEST_VALUE
 from sched_policy.sweep.trials import SweepAction, Trial, TrialState
 from simulation.strategies import Asha, Hyperband, MedianStop, Rungs
 from tests.sched_policy.sweep.builders import TOTAL, sweep, trial
@@ -80,7 +81,8 @@ def test_who_was_promoted_stays_so_though_others_do_better_there_later() -> None
 
 
 def test_the_sweep_is_over_when_nobody_runs_and_nobody_can_be_promoted() -> None:
-    decision = Asha().decide(sweep(trial(1, steps=2), trial(2, steps=TOTAL, state=TrialState.ENDED)), gpus=2)
+    through = trial(2, final=0.5, steps=TOTAL, state=TrialState.ENDED)
+    decision = Asha().decide(sweep(trial(1, final=0.6, steps=2), through), gpus=2)
     assert decision.done
     assert decision.stopped == (1,)
 
@@ -93,6 +95,28 @@ def test_the_best_of_a_sweep_too_small_for_promotions_runs_to_its_end() -> None:
     assert Asha().decide(sweep(first, further), gpus=2).wanted == (2,)
     through = trial(2, final=0.1, steps=TOTAL, state=TrialState.ENDED)
     assert Asha().decide(sweep(first, through), gpus=2).stopped == (1,)
+
+
+@pytest.mark.parametrize("strategy", [Asha(), Hyperband()])
+def test_who_leads_its_rung_is_not_stopped_though_too_few_are_there_for_a_promotion(strategy: Asha | Hyperband) -> None:
+    """A search submits its trainings one after the other; the best value of all is that of the one that has ended."""
+    through = trial(1, final=0.5, steps=TOTAL, state=TrialState.ENDED)
+    ahead = trial(2, final=0.3, steps=5, state=TrialState.RUNNING)
+    behind = trial(3, final=0.6, steps=5, state=TrialState.RUNNING)
+    assert ahead.values.min() > through.values.min()
+    decision = strategy.decide(sweep(*ran_past(through, ahead)), gpus=4)
+    assert (decision.wanted, decision.stopped, decision.done) == ((2,), (), None)
+    assert strategy.decide(sweep(*ran_past(through, behind)), gpus=4).stopped == (3,)
+    diverged = [replace(one, values=np.full(one.steps.size, LARGEST_VALUE)) for one in ran_past(through, ahead)]
+    assert strategy.decide(sweep(*diverged), gpus=4).stopped == (2,)
+
+
+def test_of_those_that_none_may_promote_only_who_leads_its_rung_goes_on() -> None:
+    through = trial(1, final=0.5, steps=TOTAL, state=TrialState.ENDED)
+    higher = trial(2, final=0.3, steps=18)
+    others = [trial(i, final=0.5 + 0.1 * i, steps=2) for i in range(3, 6)]
+    decision = Asha().decide(sweep(through, *ran_past(higher), *others), gpus=4)
+    assert (decision.wanted, decision.stopped) == ((2,), (3, 4, 5))
 
 
 def test_promotions_are_those_of_optuna() -> None:
