@@ -70,8 +70,8 @@ environment:
   EXPLSCHED_SET_BY_SXRUN       what was set for the command alone: an sxrun inside and jobs that it submits drop it
 
 examples:
-  sxrun --follow logs/ --value-key eval/loss -- python train.py
-  sxrun --log-regex 'step (?P<step>\d+) .*loss (?P<loss>\S+)' -- python train.py
+  sxrun --follow logs/ --total-steps 3000 --value-key eval/loss -- python train.py
+  sxrun --total-steps 3000 --log-regex 'step (?P<step>\d+) .*loss (?P<loss>\S+)' -- python train.py
   sxrun -- srun bash -c 'trap "" USR1; exec sxrun --signals-only -- torchrun train.py'
 """
 

@@ -132,8 +132,7 @@ class AdaptiveHalving(Struct, frozen=True):
         finishing_per_contender: fraction of the GPUs that finish trainings, per fraction of contenders above the usual.
         least_progress: fraction of its length that each training has run before any is stopped. Some do not improve at
             first and win in the end, which the forecast, made from what has improved, does not expect.
-        exploring: trainings that run at a time where hyper-parameters tell them apart, per training that is as
-            promising as the best (see `_worth_exploring`).
+        exploring: trainings that run at a time, per one as promising as the best by parameters (`_worth_exploring`).
 
     """
 
@@ -201,7 +200,7 @@ class AdaptiveHalving(Struct, frozen=True):
         self, sweep: Sweep, gpus: int, now: SweepStanding, chance: Floats
     ) -> Iterator[tuple[int, SweepAction, str]]:
         """Positions of the trainings that have not ended, in the order in which they should run."""
-        trials, known = sweep.trials, now.is_known
+        trials, known, odd = sweep.trials, now.is_known, unusual(sweep)
         seen = np.flatnonzero(known)
         promises = promise(sweep, seen, now.ahead[seen].astype(np.float64))
         going = np.flatnonzero(~sweep.has_ended).tolist()
@@ -216,9 +215,10 @@ class AdaptiveHalving(Struct, frozen=True):
             yield i, SweepAction.RUN, f"runs to its end: {'may win' if stays[i] else 'among the best'}, {rank}"
         others = set(going).difference(finishing)
         tried_first = [i for i in others if not known[i] and (promises is None or sweep.runs[i])]
-        odd = unusual(sweep)
+        is_untold = all(trial.total_steps is None for trial in trials)
         for i in sorted(tried_first, key=lambda i: (trials[i].waits, not trials[i].steps.size, odd[i], i)):
-            yield i, SweepAction.RUN, "explored: not far enough to be compared"
+            why = "reports no total_steps by which" if is_untold and trials[i].steps.size else "not far enough"
+            yield i, SweepAction.RUN, f"explored: {why} to be compared"
         hope, by = self._hope(sweep, chance, promises)
         worth = self._worth(sweep, known, hope)
         most = self._worth_exploring(sweep, hope[going], promises)

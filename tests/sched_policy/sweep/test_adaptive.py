@@ -326,6 +326,17 @@ def test_where_nobody_says_how_long_trainings_are_nobody_pauses_for_being_a_repo
     assert {verdict.action for verdict in decision.verdicts} == {SweepAction.RUN}
 
 
+def test_the_reason_tells_that_nobody_says_how_long_trainings_are() -> None:
+    """As where `sxrun --follow` is not told `--total-steps`: trainings would never be far enough to be compared."""
+    unsaid = [trial(i, 0.1 * i, 20, TrialState.RUNNING, total_steps=None) for i in (1, 2)]
+    fresh = trial(3, total_steps=None)
+    reasons = {v.trial_id: v.reason for v in AdaptiveHalving().decide(sweep(*unsaid, fresh), gpus=3).verdicts}
+    assert reasons[1] == reasons[2] == "explored: reports no total_steps by which to be compared"
+    assert "not far enough" in reasons[3]
+    told = AdaptiveHalving().decide(sweep(*unsaid, trial(3, total_steps=1000.0)), gpus=3)
+    assert not any("total_steps" in verdict.reason for verdict in told.verdicts)
+
+
 def test_the_forecast_is_sure_of_what_has_ended_and_open_before_anything_is_known() -> None:
     nothing = sweep(trial(1), trial(2))
     assert forecast(nothing, Histories.of(nothing), 0.01).open == 1.0
