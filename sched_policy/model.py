@@ -215,8 +215,8 @@ class Job(Struct, frozen=True, gc=False):
         lane: for the resource manager, jobs of one lane differ only in fair share, age and size.
         native_priority: what the resource manager itself computes; it decides between scopes, and which places exist.
         is_overdue: it has waited longer than a policy may let a job wait.
-        granted_step: the step of its last report when its sweep last let it continue; infinity where each report is
-            followed by a decision, or where this was not recorded.
+        granted_step: the step of its last report when its sweep last let it continue; infinity where none was recorded.
+        has_completed: of a training that has ended: whether it is known to have succeeded.
 
     """
 
@@ -258,6 +258,7 @@ class Job(Struct, frozen=True, gc=False):
     fair_share: float | None = None
     lane: str = ""
     granted_step: float = float("inf")
+    has_completed: bool = False
 
     @property
     def queue(self) -> str:

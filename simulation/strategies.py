@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from sched_policy.model import LARGEST_VALUE
 from sched_policy.snapshot import Bools, Floats
-from sched_policy.sweep.trials import Sweep, SweepAction, SweepDecision, Trial, Verdict
+from sched_policy.sweep.trials import Sweep, SweepAction, SweepDecision, Trial, TrialState, Verdict
 
 _ROUNDING = 1e-9
 
@@ -151,9 +151,14 @@ def first_report_at(trial: Trial, step: float) -> float:
 
 
 def _is_through(trial: Trial, total_steps: float) -> bool:
-    """Whether it has reported its last step: with steps counted from 0 one reporting interval before the total."""
+    """Whether it has reported its last step, or completed before, as by early stopping of its own, without diverging.
+
+    With steps counted from 0 the last is one reporting interval before the total.
+    """
     if not trial.steps.size:
         return False
+    if trial.state is TrialState.COMPLETED and trial.values.min() < LARGEST_VALUE:
+        return True
     gap = float(trial.steps[-1] - trial.steps[-2]) if trial.steps.size > 1 and trial.steps[0] == 0 else 0.0
     missing = max(1.0, gap) if trial.has_ended else 0.0
     return float(trial.steps[-1]) + missing >= total_steps * (1 - _ROUNDING)

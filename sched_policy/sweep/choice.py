@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
+from operator import attrgetter
 from statistics import median
 
 import numpy as np
@@ -127,17 +128,13 @@ class Sweeps(Struct, frozen=True):
         restart_s = float(round(median(took_s))) if took_s else self.restart_s
 
         def decide() -> SweepDecision:
-            trials = [*map(_trial, own), *(_trial(job, TrialState.ENDED) for job in ended)]
+            states = (TrialState.COMPLETED if job.has_completed else TrialState.ENDED for job in ended)
+            trials = [*map(_trial, own), *map(_trial, ended, states)]
             sweep = Sweep.of(trials, restart_s, self.checkpoint_s)
             return _spared(self.strategy.decide(sweep, gpus), sweep.trials[int(np.argmin(sweep.best))].trial_id)
 
-        def looks(jobs: Sequence[Job]) -> list[tuple[object, ...]]:
-            return [
-                (job.job_id, _state(job), job.points, job.total_steps, job.exploration, job.request, job.array_tasks)
-                for job in jobs
-            ]
-
-        return _DECISIONS.recall(key, (self, gpus, restart_s, looks(own), looks(ended)), decide)
+        looks = [[(_state(job), *_SHOWN(job)) for job in jobs] for jobs in (own, ended)]
+        return _DECISIONS.recall(key, (self, gpus, restart_s, looks), decide)
 
 
 @dataclass(frozen=True)
@@ -169,6 +166,7 @@ class _Site:
         return cls(snapshot.now_s, AvailabilityProfile(snapshot).free_now(), leaving, _members(snapshot.ended), used)
 
 
+_SHOWN = attrgetter("job_id", "points", "total_steps", "exploration", "request", "array_tasks", "has_completed")
 _REPORTS: Cache[tuple[Floats, Floats]] = Cache()  # by job
 _DECISIONS: Cache[SweepDecision] = Cache()
 

@@ -25,7 +25,8 @@ class TrialState(StrEnum):
     PAUSED = "paused"  # it has run, and waits for GPUs again
     RUNNING = "running"
     LEAVING = "leaving"  # it saves its checkpoint, and still holds its GPUs
-    ENDED = "ended"  # it has completed, failed, or was stopped for good
+    COMPLETED = "completed"  # it has ended by itself and is said to have succeeded, at whatever step
+    ENDED = "ended"  # it has ended otherwise, such as stopped for good, or nothing is said
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +71,7 @@ class Trial:
     @property
     def has_ended(self) -> bool:
         """Whether it has ended for good."""
-        return self.state is TrialState.ENDED
+        return self.state in (TrialState.COMPLETED, TrialState.ENDED)
 
 
 @dataclass(frozen=True)

@@ -250,6 +250,7 @@ def _with_last_reports(job: Job, progress: JobProgress | None) -> Job:
         exploration=with_params(job.exploration, progress),
         total_steps=progress.total_steps,
         earlier_s=max(job.earlier_s, sum(run.end_s - run.start_s for run in progress.runs)),
+        has_completed=progress.is_done,
     )
 
 

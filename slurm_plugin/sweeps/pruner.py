@@ -20,7 +20,11 @@ from explsched.parameters import of_value
 from sched_policy import catalog
 from sched_policy.sweep.trials import Sweep, SweepAction, Trial, TrialState
 
-_SEEN = (OptunaState.RUNNING, OptunaState.COMPLETE, OptunaState.PRUNED)
+_STATES = {
+    OptunaState.RUNNING: TrialState.RUNNING,
+    OptunaState.COMPLETE: TrialState.COMPLETED,
+    OptunaState.PRUNED: TrialState.ENDED,
+}
 
 
 class SweepPruner(optuna.pruners.BasePruner):
@@ -46,7 +50,7 @@ class SweepPruner(optuna.pruners.BasePruner):
         if trial.last_step is None:
             return False
         sign = 1.0 if study.direction is StudyDirection.MINIMIZE else -1.0
-        others = study.get_trials(deepcopy=False, states=_SEEN)
+        others = study.get_trials(deepcopy=False, states=tuple(_STATES))
         whole = (one.last_step for one in others if one.state is OptunaState.COMPLETE)
         total_steps = self._total_steps or max(filter(None, whole), default=None)
         trials = [_trial(one, sign, total_steps) for one in others if one.number != trial.number]
@@ -67,7 +71,7 @@ def _trial(trial: FrozenTrial, sign: float, total_steps: float | None) -> Trial:
     finite = [(step, value) for step, value in reports if np.isfinite(value)]
     return Trial(
         trial.number,
-        TrialState.RUNNING if trial.state is OptunaState.RUNNING else TrialState.ENDED,
+        _STATES[trial.state],
         np.array([step for step, _ in finite], dtype=np.float64),
         np.array([value for _, value in finite], dtype=np.float64),
         total_steps,

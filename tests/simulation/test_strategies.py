@@ -119,6 +119,18 @@ def test_of_those_that_none_may_promote_only_who_leads_its_rung_goes_on() -> Non
     assert (decision.wanted, decision.stopped) == ((2,), (3, 4, 5))
 
 
+@pytest.mark.parametrize("strategy", [Asha(), Hyperband()])
+def test_who_ends_early_by_itself_has_run_to_its_end_but_not_who_failed_or_diverged(strategy: Asha | Hyperband) -> None:
+    """A training with patience; its sweep used to go on one by one, as if none had run to its end."""
+    early = trial(1, final=0.1, steps=27, state=TrialState.COMPLETED)
+    others = [trial(i, final=0.1 * i, steps=5) for i in (2, 3)]
+    assert strategy.decide(sweep(*ran_past(early, *others)), gpus=4).stopped == (2, 3)
+    diverged = replace(early, values=np.full(27, LARGEST_VALUE))
+    for without_model in (replace(early, state=TrialState.ENDED), diverged):
+        decision = strategy.decide(sweep(*ran_past(without_model, *others)), gpus=4)
+        assert (decision.wanted, decision.stopped) == ((2,), ())
+
+
 def test_promotions_are_those_of_optuna() -> None:
     """Trainings one after the other, each until it is stopped: Optuna's pruner is ASHA's rule at each rung."""
     optuna = pytest.importorskip("optuna", reason="optuna is an extra of the benchmarks")

@@ -49,6 +49,12 @@ def test_hopeless_trials_are_pruned(strategy: str, first: int) -> None:
     assert states.count("PRUNED") >= 5
 
 
+@pytest.mark.parametrize("strategy", ["asha", "hyperband"])
+def test_hopeless_trials_are_pruned_beside_one_that_completed_before_its_last_step(strategy: str) -> None:
+    states = study_of(SweepPruner(2 * STEPS, strategy), [1.0, 9.0])
+    assert states == ["COMPLETE", "PRUNED"]
+
+
 @pytest.mark.parametrize("strategy", catalog.STRATEGIES.names())
 def test_who_leads_at_equal_progress_is_not_pruned_for_starting_late(strategy: str) -> None:
     """A strategy pauses the second of two at the first rung, until there is a third; nobody could resume a trial."""

@@ -97,6 +97,15 @@ def test_room_is_made_for_the_next_task_of_an_array() -> None:
     assert "has not reached the first rung yet" in next(score.reason for score in plan.scores if score.job_id == 9)
 
 
+def test_a_sweep_knows_that_a_training_has_completed_before_its_last_step() -> None:
+    ended = [member(1, points=reports(0.05, 27))]
+    rest = [member(i, points=reports(0.1 * i, 5), restarts=1, granted_step=0.0) for i in (2, 3)]
+    asha = Sweeps(Asha())
+    assert not asha.choose(Snapshot.of(NOW_S, nodes(), rest, ended)).stops  # it may have failed
+    completed = [replace(one, has_completed=True) for one in ended]
+    assert {stop.job_id for stop in asha.choose(Snapshot.of(NOW_S, nodes(), rest, completed)).stops} == {2, 3}
+
+
 def test_an_array_is_never_stopped_its_tasks_that_run_would_end_with_it() -> None:
     flat = tuple(ProgressPoint(s, 10.0 * s, 1.0) for s in range(1, 54))
     ended = [member(1, points=reports(0.05, 54)), *(member(i, points=flat) for i in range(2, 12))]

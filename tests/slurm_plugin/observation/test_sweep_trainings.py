@@ -66,6 +66,20 @@ def test_the_last_reports_of_an_ended_training_are_known(tmp_path: Path) -> None
         assert ended.executed_s(NOW_S + later_s) == 100.0
 
 
+@pytest.mark.parametrize(("end", "expected"), [({"status": 0}, True), ({"status": 1}, False), (None, False)])
+def test_a_training_that_ended_early_by_itself_has_completed(
+    tmp_path: Path, end: dict[str, int] | None, *, expected: bool
+) -> None:
+    daemon = Daemon(tmp_path)
+    reports(tmp_path, 1, 3.0, 2.0)
+    daemon.sees(NOW_S, training(1), training(2, state="PENDING"))
+    if end is not None:
+        with (tmp_path / "1.jsonl").open("a") as file:
+            file.write(json.dumps({"time_s": NOW_S - 80, "restart": 0, "event": "end", **end}) + "\n")
+    (ended,) = daemon.sees(NOW_S + 15, training(2, state="PENDING")).snapshot.ended
+    assert ended.has_completed is expected
+
+
 @pytest.mark.parametrize(("later_s", "known"), [(0.0, [1, 2]), (LASTS_S - 15, [1, 2]), (LASTS_S, [])])
 def test_a_sweep_goes_on_after_a_time_without_trainings_but_not_days_later(
     tmp_path: Path, later_s: float, known: list[int]
