@@ -13,8 +13,9 @@ Everything that is known of a search is in Slurm and in its directory, `NAME.swe
 
 A pass brings all of this up to date and may be killed at any moment: the next one goes on. A trial without a job is
 submitted; its number is in the job's comment, by which it is found. With trials under way a pass submits one small job
-that makes the next pass when any of them ends, however it ends. `search_jobs` has these jobs, and what makes the search
-go on where a pass is killed or Slurm refuses one of them.
+that makes the next pass when any of them ends, however it ends, and one that does so soon where Slurm would not tell of
+a place that becomes free. `search_jobs` has these jobs, and what makes the search go on where a pass is killed or Slurm
+refuses one of them.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class Search:
             except SearchError:
                 self._jobs.watch()  # what comes of the trials under way is still recorded
                 raise
-            self._jobs.watch()
+            self._jobs.watch(a_pause_counts=self._would_follow_a_pause(results))
             return self._standing(study, results)
 
     def _begin(self, study: optuna.Study, now_s: float, *, resumes: bool) -> Mapping[int, Result]:
@@ -287,6 +288,13 @@ class Search:
             return False
         budget, spent = self._file.budget.gpu_hours, sum(result.gpu_h for result in results.values())
         return budget is None or spent + under_way * _usual_gpu_h(results) < budget
+
+    def _would_follow_a_pause(self, results: Mapping[int, Result]) -> bool:
+        """Whether another trial would take the place of one that explsched pauses, of which Slurm tells nobody."""
+        under_way, points = len(self._jobs.under_way), self._file.grid_points
+        is_all = points is not None and len(results) + under_way >= points
+        can_pause = self._file.job.may_be_paused and under_way < 2 * self._file.parallel
+        return can_pause and not is_all and self._may_begin(results, under_way)
 
     def _go_on_after_failures(self, study: optuna.Study, since: int, *, resumes: bool) -> None:
         """Count failures from trial `since` on, for whoever resumes the search; else raise `SearchStoppedError`."""

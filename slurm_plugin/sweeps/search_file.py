@@ -100,6 +100,11 @@ class TrialJobSection(Section, frozen=True):
     sbatch: Annotated[tuple[str, ...], Meta(description="more options of sbatch")] = ()
     sxrun: Annotated[tuple[str, ...], Meta(description="options of sxrun, such as --follow {trial}/metrics.csv")] = ()
 
+    @property
+    def may_be_paused(self) -> bool:
+        """Whether trials allow preemption, as `checkpoint` or an option of sbatch says."""
+        return self.checkpoint is not None or any("checkpoint" in word for word in self.sbatch)
+
     def sbatch_options(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Each of sbatch's options with its words, by its long name as far as that matters to a search."""
         for option in split(self.sbatch, {}).options:

@@ -45,9 +45,9 @@ _UNDER_WAY = frozenset({
     *("STAGE_OUT", "COMPLETING"),
 })  # fmt: skip
 _MOST_WATCHED = 100
-"""Trials of which the next pass is a dependent: each lengthens a line that slurmctld reads again and again.
-
-With more of them under way another pass is made after `_AGAIN_S`, for those that are not watched."""
+"""Trials of which the next pass is a dependent: each lengthens a line that slurmctld reads again and again."""
+_LOOK_S = 120
+"""Until a look at what Slurm starts no pass for: the end of a trial that is not watched, and that one is paused."""
 _TIME = ("--time=10", "--time-min=2")
 """Of a pass, which takes seconds: backfill may shorten it, so that it need not wait behind the queue for GPUs."""
 _AGAIN_S = 600
@@ -97,7 +97,6 @@ class SearchJobs:
         self._found, self.under_way = self._of_trials(jobs), []
         passes = [job for job in jobs if job.comment == f"{_NEXT}{self._id}"]
         self.waiting = {job.job_id for job in passes if job.state == "PENDING"}
-        self._reserved: set[int] = set()
         if self.own_job is not None:
             with suppress(SlurmError):  # without it this pass is repeated itself, if need be
                 self._reserve(f"--begin=now+{_AGAIN_S}")
@@ -170,31 +169,34 @@ class SearchJobs:
         try:
             self.under_way.append(self._sbatch(prepared.argv, prepared.environment))
         except SlurmError:
-            if self.under_way or self.own_job is None or not self._reserved:
+            if self.under_way or self.own_job is None or not self.waiting:
                 raise
-            self._take_back(self._reserved)  # Slurm may have one place beside ours: without a trial no pass would help
+            self._take_back(self.waiting)  # Slurm may have one place beside ours: without a trial no pass would help
             self.under_way.append(self._sbatch(prepared.argv, prepared.environment))
 
-    def watch(self) -> None:
+    def watch(self, *, a_pause_counts: bool = False) -> None:
         """Have Slurm make the next pass when any of the trials ends, none without trials; take back those that waited.
 
-        Where Slurm takes no more jobs of the user these stay, so that the search goes on. One that this process has
+        Another looks after `_LOOK_S`, whatever has ended, if not all trials are watched, or `a_pause_counts`. Where
+        Slurm takes no more jobs of the user those that waited stay, so that the search goes on. What this process has
         submitted for the same trials serves as it is: `--wait` makes a pass every few seconds.
         """
-        if self.under_way != self._watched or not self._watching <= self.waiting:
-            ends = "?".join(f"afterany:{job_id}" for job_id in self.under_way[:_MOST_WATCHED])
-            try:
-                watching = {self._pass_later(f"--dependency={ends}")} if ends else set()
-            except SlurmError:
-                if not self.waiting:
-                    raise
-                return
-            self.waiting |= watching
-            if len(self.under_way) > _MOST_WATCHED:
-                watching.add(self._pass_later(f"--begin=now+{_AGAIN_S}"))
-            self.waiting |= watching
-            self._watched, self._watching = self.under_way, watching
-        self._take_back(self.waiting - self._watching)
+        if self.under_way == self._watched and self._watching <= self.waiting:
+            self._take_back(self.waiting - self._watching)
+            return
+        ends = "?".join(f"afterany:{job_id}" for job_id in self.under_way[:_MOST_WATCHED])
+        try:
+            watching = {self._pass_later(f"--dependency={ends}")} if ends else set()
+        except SlurmError:
+            if not self.waiting:
+                raise
+            return
+        self._take_back(self.waiting - watching)
+        if len(self.under_way) > _MOST_WATCHED or (ends and a_pause_counts):
+            with suppress(SlurmError):  # without a place for it the search goes on when a trial ends
+                watching.add(self._pass_later(f"--begin=now+{_LOOK_S}"))
+        self.waiting |= watching
+        self._watched, self._watching = self.under_way, watching
 
     @property
     def own_job(self) -> str | None:
@@ -221,8 +223,7 @@ class SearchJobs:
     def _reserve(self, when: str) -> None:
         """Submit a pass that is made if this one does not come to its end, unless one waits."""
         if not self.waiting:
-            self._reserved = {self._pass_later(when)}
-            self.waiting |= self._reserved
+            self.waiting.add(self._pass_later(when))
 
     def _take_back(self, passes: Set[int]) -> None:
         self._client.apply([CancelJob(job_id) for job_id in sorted(passes)])
