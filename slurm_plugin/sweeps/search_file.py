@@ -111,6 +111,12 @@ class TrialJobSection(Section, frozen=True):
             yield option.name or _SHORT.get(option.words[0][:2], ""), option.words
 
 
+class _Kept(msgspec.Struct, frozen=True):
+    """Of a copy of the file what is compared."""
+
+    command: tuple[str, ...]
+
+
 class SearchFile(Section, frozen=True):
     """Everything the file says."""
 
@@ -177,6 +183,17 @@ def keep(file: SearchFile, path: Path) -> None:
     copy, text = _copy(path, file.name), msgspec.yaml.encode(file)
     if not copy.exists() or copy.read_bytes() != text:
         replace_file_durably(copy, text)
+
+
+def kept_command(path: Path, name: str) -> tuple[str, ...] | None:
+    """The command of what was kept last; None where nothing was, or a former release's is not understood.
+
+    Raises OSError.
+    """
+    try:
+        return msgspec.yaml.decode(_copy(path, name).read_bytes(), type=_Kept).command
+    except (FileNotFoundError, msgspec.DecodeError):  # it is written anew now
+        return None
 
 
 def _directory(path: Path, name: str) -> Path:

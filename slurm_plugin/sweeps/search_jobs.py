@@ -12,7 +12,6 @@ import shlex
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from explsched import interpreter, preemption_record
 from explsched.atomic_file import replace_file_durably
@@ -27,6 +26,7 @@ from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.client.squeue import with_whole_nodes
 from slurm_plugin.config import Config
 from slurm_plugin.observation.requirements import gpus_had, most_shards_per_gpu
+from slurm_plugin.sweeps.search_directory import Identity
 from slurm_plugin.sweeps.search_file import TRIAL, SearchError, SearchFile, Value, argument
 from wrappers import sxbatch
 
@@ -58,13 +58,6 @@ _PATIENCE_S = 10
 """Between two tries of a pass to be requeued, while slurmctld does not answer."""
 _REQUEUE = ("scontrol", "requeue", "Incomplete")
 """Does nothing for a job that Slurm has ended or requeued meanwhile, as of an order that it answered too late."""
-
-
-class Identity(NamedTuple):
-    """What tells a search from others of the same name, and the directory in which its trials run."""
-
-    id: str
-    working_directory: Path
 
 
 class SearchJobs:

@@ -1230,6 +1230,22 @@ def test_another_space_is_another_search(tmp_path: Path, slurm: Path) -> None:
 
 
 @optuna_is_needed
+def test_another_command_takes_over_with_a_word(tmp_path: Path, slurm: Path) -> None:
+    """As where a file was copied, and its name not changed; or where the command was mended."""
+    small = written(tmp_path, command=["python", "train.py", "--model=small"], parallel=1)
+    assert run(small).stderr == ""
+    large = tmp_path / "large.yaml"
+    large.write_text(small.read_text().replace("small", "large"))
+    all_are_over(small)
+    told = run(large).stderr
+    assert f"{large}: command differs from that of the 1 trials before" in told
+    assert "another name keeps them apart" in told
+    assert run(large).stderr == ""
+    (tmp_path / "digits.sweep" / "sweep.yaml").write_text("command: {}\n")
+    assert run(small).stderr == "", "nothing is known of what a former release kept in another way"
+
+
+@optuna_is_needed
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 @pytest.mark.parametrize(("uid", "user"), [(2, "bin"), (54_321, "54321")])
 def test_root_does_not_run_the_search_of_a_user(tmp_path: Path, slurm: Path, uid: int, user: str) -> None:
