@@ -624,9 +624,17 @@ def test_two_objectives_under_one_name_are_two_sweeps(digits: FakeSlurm, tmp_pat
     digits.known[5] = training(5, COMMENT + "&metric=acc&direction=max")
     done = run("show", "digits")
     assert done.stdout.count("best so far") == 1
-    assert "they differ in metric: acc (max), loss (min): give each metric a sweep name of its own" in done.stderr
+    assert "they differ in metric: acc (max), loss (min): choose with --metric" in done.stderr
     refused = run("export", "digits", tmp_path / "digits.csv", fails=True)
-    assert "acc (max), loss (min)" in str(refused.exception)
+    assert "acc (max), loss (min): choose with --metric" in str(refused.exception)
+    run("export", "digits", tmp_path / "digits.csv", "--metric", "loss")
+    assert {job.job_id for job in read_any(tmp_path / "digits.csv").jobs} == {1, 2, 3}
+    assert [
+        row["job"] for row in csv.DictReader(io.StringIO(run("show", "digits", "--csv", "--metric=acc").stdout))
+    ] == ["5"]
+    assert "no metric 'los'; did you mean 'loss'" in str(run("show", "digits", "--metric=los", fails=True).exception)
+    digits.known[6] = training(6, COMMENT + "&direction=max")
+    assert "loss (max), loss (min): give each direction a sweep name" in run("show", "digits", "--metric=loss").stderr
 
 
 def test_a_sweep_of_one_that_has_not_reported(digits: FakeSlurm, tmp_path: Path) -> None:
