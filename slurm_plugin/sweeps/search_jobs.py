@@ -251,10 +251,10 @@ def is_under_way(job: SlurmJob) -> bool:
 def _is_paused(job: SlurmJob) -> bool:
     """Whether the job waits because explsched has preempted its last run."""
     try:
-        latest = preemption_record.read(job.admin_comment, job.submit_s, job.restarts).latest
+        past = preemption_record.read(job.admin_comment, job.submit_s, job.restarts)
     except preemption_record.RecordError:
         return False
-    return job.state == "PENDING" and bool(latest) and latest[-1].run == job.restarts - 1
+    return job.state == "PENDING" and past.of_run(job.restarts - 1) is not None
 
 
 def _output(path: Path) -> str:

@@ -362,6 +362,18 @@ def test_a_paused_training_says_why(digits: FakeSlurm) -> None:
     assert (paused["state"], paused["reason"]) == ("paused", "others go first")
 
 
+@pytest.mark.parametrize(
+    ("restarts", "note"), [(1, ""), (2, "explsched-preemption:since=50&n=0&lost=0&p=0,9000,4,120,others+go+first")]
+)
+def test_a_training_that_a_node_failure_requeued_says_so(digits: FakeSlurm, restarts: int, note: str) -> None:
+    """Also where we had preempted an earlier run of it."""
+    waits = {"state": "PENDING", "start_s": None, "node_names": (), "gpu_nodes": (), "reason": "BeginTime"}
+    later = {"restarts": restarts, "admin_comment": note, "eligible_s": NOW_S + 120}
+    digits.known[9] = training(9, **waits, **later)
+    (requeued,) = [t for t in shown()["trainings"] if t["job"] == 9]
+    assert (requeued["state"], requeued["reason"]) == ("paused", "requeued by Slurm or its owner; BeginTime")
+
+
 def test_explain_says_that_a_training_rests_until_when_and_how_to_end_that(tmp_path: Path) -> None:
     """Slurm itself says no more than BeginTime."""
     delayed = {"reason": "BeginTime", "restarts": 1, "eligible_s": NOW_S + 400}
