@@ -80,6 +80,10 @@ class PreemptionRecord(Struct, frozen=True):
         """The number of listed preemptions after a given time."""
         return sum(one.time_s > time_s for one in self.latest)
 
+    def of_run(self, run: int) -> Interruption | None:
+        """The listed preemption that ended a run, counted from 0; None if something else did."""
+        return next((one for one in self.latest if one.run == run), None)
+
     def plus(self, new: Interruption) -> PreemptionRecord:
         """The record with one more preemption. A second one of the same run replaces the first."""
         kept = tuple(one for one in self.latest if one.run != new.run)

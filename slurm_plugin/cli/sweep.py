@@ -73,6 +73,7 @@ def sweep() -> None:
 
 _user = click.option("-u", "--user", help="Only sweeps of this user.")
 _me = click.option("--me", is_flag=True, help="Only my sweeps.")
+_metric = click.option("--metric", help="Only that of this metric, where a name has several.")
 
 
 @sweep.command("list", epilog=examples("sexplsched sweep list --me"))
@@ -115,12 +116,20 @@ def list_(user: str | None, me: bool, as_json: bool, config_path: Path | None) -
 @click.argument("name")
 @_user
 @_me
+@_metric
 @alternative("--csv", "form", "csv", "Print CSV, a column for each hyper-parameter.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw the curves: .png, .svg or .pdf.")
 @alternative("--json", "form", "json", "Print JSON.")
 @config_option
 def show(
-    *, name: str, user: str | None, me: bool, form: str | None, plot: Path | None, config_path: Path | None
+    *,
+    name: str,
+    user: str | None,
+    me: bool,
+    metric: str | None,
+    form: str | None,
+    plot: Path | None,
+    config_path: Path | None,
 ) -> None:
     """Show the trainings of a sweep, best first.
 
@@ -128,7 +137,7 @@ def show(
     """
     from slurm_plugin.sweeps import files
 
-    found = _found(look(config_path), name, own_name() if me else user)
+    found = _found(look(config_path), name, own_name() if me else user, metric)
     if plot is not None:
         files.draw(_only(found, "--plot"), plot)
         click.echo(f"picture: {plot}", err=True)
@@ -152,8 +161,9 @@ def show(
 @click.argument("path", type=click.Path(path_type=Path))
 @_user
 @_me
+@_metric
 @config_option
-def export(name: str, path: Path, user: str | None, me: bool, config_path: Path | None) -> None:  # noqa: FBT001
+def export(*, name: str, path: Path, user: str | None, me: bool, metric: str | None, config_path: Path | None) -> None:
     """Export a sweep as a trace for simulate and compare.
 
     It has curves and hyper-parameters.
@@ -161,7 +171,7 @@ def export(name: str, path: Path, user: str | None, me: bool, config_path: Path 
     """
     from slurm_plugin.sweeps import files
 
-    found = _only(_found(look(config_path), name, own_name() if me else user), "export")
+    found = _only(_found(look(config_path), name, own_name() if me else user, metric), "export")
     text, lacks = files.trace(found)
     if is_stdout(path):
         click.echo(text, nl=False)
@@ -249,8 +259,8 @@ def _standing(standing: SearchStanding) -> str:
     )
 
 
-def _found(view: View, name: str | None, user: str | None) -> tuple[SweepResults, ...]:
-    """The sweeps of that name and user, None: any. Raises `UnknownNameError`."""
+def _found(view: View, name: str | None, user: str | None, metric: str | None = None) -> tuple[SweepResults, ...]:
+    """The sweeps of that name, user and metric, None: any. Raises `UnknownNameError`."""
     from slurm_plugin.observation.spool import WholeProgressSpool
     from slurm_plugin.observation.sweep_record import read
     from slurm_plugin.state.jobs import rows
@@ -269,7 +279,10 @@ def _found(view: View, name: str | None, user: str | None) -> tuple[SweepResults
     # The daemon remembers what it has granted, which a look does not tell. What has started since then waits no more.
     told = [row for row in (state.jobs if state else ()) if row.state == own.get(row.jobid, row).state]
     why = {row.jobid: row.reason for row in (*own.values(), *told)}
-    return results(view.seen, why, notes, WholeProgressSpool(spool), recent, wanted)
+    found = results(view.seen, why, notes, WholeProgressSpool(spool), recent, wanted)
+    if metric is not None and metric not in (metrics := {one.metric for one in found}):
+        raise UnknownNameError("metric", metric, metrics)
+    return tuple(one for one in found if metric in (None, one.metric))
 
 
 def _only(found: tuple[SweepResults, ...], what: str) -> SweepResults:
@@ -283,7 +296,9 @@ def _only(found: tuple[SweepResults, ...], what: str) -> SweepResults:
 def _difference(found: tuple[SweepResults, ...]) -> str:
     users = sorted({one.user for one in found})
     metrics = sorted({f"{one.metric} ({one.direction})" for one in found})
-    parts = [("user", users, "choose with --user"), ("metric", metrics, "give each metric a sweep name of its own")]
+    are_told_apart = len({one.metric for one in found}) == len(metrics)
+    advice = "choose with --metric" if are_told_apart else "give each direction a sweep name of its own"
+    parts = [("user", users, "choose with --user"), ("metric", metrics, advice)]
     return "; ".join(f"{what}: {', '.join(them)}: {advice}" for what, them, advice in parts if len(them) > 1)
 
 

@@ -19,7 +19,10 @@ from slurm_plugin.sweeps.results import SweepResults, SweepTraining
 PICTURES = (".png", ".svg", ".pdf")
 TRACE_COLUMNS = ("job_id", "submit_s", "gpus", "run_s", "sweep", "curve", "user", "metric", "direction", "params")
 """As `simulation.traces.formats.own` reads them; docs/traces.md explains them."""
-_FIELDS = ("job", "state", "gpus", "step", "total_steps", "best", "gpu_h", "saved_gpu_h", "restarts", "reason")
+_FIELDS = (
+    *("job", "state", "gpus", "step", "total_steps", "best", "gpu_h", "saved_gpu_h", "restarts", "reason"),
+    "diverged",
+)
 _LEAST_REPORTS = 2
 
 
@@ -35,17 +38,23 @@ def table(found: SweepResults) -> str:
         told = {name: shown(value) for name, value in training.params}
         own = {name: getattr(training, name) for name in _FIELDS}
         own |= {name: own[name] and round(own[name], 6) for name in ("gpu_h", "saved_gpu_h")}
+        own["diverged"] = shown(training.diverged)
         rows.append([*own.values(), *(told.get(name, "") for name in names)])
     return csv_text(rows)
 
 
 def trace(found: SweepResults) -> tuple[str, list[str]]:
-    """The sweep as a trace of the simulator's format `sweep`, and what it lacks. Raises `SweepFileError`."""
-    on_gpus = [training for training in found.trainings if training.gpus]
-    usable = [training for training in on_gpus if len(training.curve) >= _LEAST_REPORTS]
+    """The sweep as a trace of the simulator's format `sweep`, and what it lacks. Raises `SweepFileError`.
+
+    A trace has no word for a training that has diverged: it would be the best, by what it reported before.
+    """
+    reported = [training for training in found.trainings if training.gpus and len(training.curve) >= _LEAST_REPORTS]
+    usable = [training for training in reported if not training.diverged]
     if not usable:
         raise SweepFileError(
-            f"sweep {found.sweep!r}: no training with GPUs has reported {found.metric} twice: nothing to export"
+            f"sweep {found.sweep!r}: no training with GPUs has reported {found.metric} twice"
+            + " without diverging" * bool(reported)
+            + ": nothing to export"
         )
     began_s = min(training.submit_s for training in usable)
     text = io.StringIO()
@@ -56,7 +65,7 @@ def trace(found: SweepResults) -> tuple[str, list[str]]:
         told = json.dumps(dict(training.params))
         start = (training.job, round(training.submit_s - began_s, 3), training.gpus, round(_whole_s(training), 3))
         writer.writerow([*start, found.sweep, curve, found.user, found.metric, found.direction.value, told])
-    return text.getvalue(), list(_lacks(found, on_gpus, usable))
+    return text.getvalue(), list(_lacks(found, reported, usable))
 
 
 def draw(found: SweepResults, path: Path) -> None:
@@ -92,7 +101,7 @@ def _picture(found: SweepResults, kind: str) -> bytes:
             zorder=2 if is_best else 1,
             label=label[:80] if is_best else None,
         )
-    spent, values = zip(*_best_so_far(found), strict=True) if best else ((), ())
+    spent, values = zip(*best_so_far(found), strict=True) if best else ((), ())
     total.step(spent, values, where="post", color="#0072B2")
     own.set(xlabel="GPU-hours of a training", ylabel=found.metric, title=f"sweep {found.sweep}")
     total.set(xlabel="GPU-hours of all trainings, one after the other by their reports", title="best so far")
@@ -113,31 +122,39 @@ def write(path: Path, content: bytes) -> None:
 
 
 def _whole_s(training: SweepTraining) -> float:
-    """Run time to its last step, as far as its steps tell; else what it has run."""
+    """Run time to its last step, as far as its steps tell; else what it has run, which may go on after its reports."""
     told_s = None if training.state == "done" else training.told_s
-    return max(training.curve[-1].run_s, told_s or 0.0, 0.001)
+    return max(training.curve[-1].run_s, training.run_s, told_s or 0.0, 0.001)
 
 
-def _lacks(found: SweepResults, on_gpus: list[SweepTraining], usable: list[SweepTraining]) -> Iterator[str]:
+def _lacks(found: SweepResults, reported: list[SweepTraining], usable: list[SweepTraining]) -> Iterator[str]:
     count = len(found.trainings)
-    if without := count - len(on_gpus):
+    if without := sum(not training.gpus for training in found.trainings):
         yield f"{without} of {count} trainings are left out: they have no GPUs"
-    if left_out := len(on_gpus) - len(usable):
+    if left_out := count - without - len(reported):
         yield f"{left_out} of {count} trainings are left out: they did not report {found.metric} twice"
-    if cut := sum(training.curve[-1].run_s < 0.99 * _whole_s(training) for training in usable):
+    if diverged := len(reported) - len(usable):
+        yield f"{diverged} of {count} trainings are left out: they diverged, and what they reported does not count"
+    unfinished = [training for training in usable if training.state != "done"]
+    if cut := sum(training.curve[-1].run_s < 0.99 * _whole_s(training) for training in unfinished):
         yield f"{cut} of {len(usable)} curves end before their training: what these would have reached is not known"
     if unknown := sum(not training.params for training in usable):
         yield f"{unknown} of {len(usable)} trainings have no hyper-parameters: strategies that use them learn nothing"
 
 
-def _best_so_far(found: SweepResults) -> Iterator[tuple[float, float]]:
-    """(GPU-hours of all trainings, the best value by then), taking the reports in the order of their run time."""
+def best_so_far(found: SweepResults) -> Iterator[tuple[float, float]]:
+    """(GPU-hours of all trainings, the best value by then), taking the reports in the order of their run time.
+
+    Trainings that have diverged cost GPU-hours, and are never the best.
+    """
     better = min if found.direction is Direction.MIN else max
-    reports = sorted((p.run_s, t.job, t.held_gpus, p.value) for t in found.trainings for p in t.curve)
+    reports = sorted((p.run_s, t.job, t.held_gpus, t.diverged, p.value) for t in found.trainings for p in t.curve)
     before: dict[int, float] = {}
     spent, best = 0.0, None
-    for run_s, job, gpus, value in reports:
+    for run_s, job, gpus, diverged, value in reports:
         spent += gpus * (run_s - before.get(job, 0.0)) / 3600
         before[job] = run_s
-        best = value if best is None else better(best, value)
-        yield spent, best
+        if not diverged:
+            best = value if best is None else better(best, value)
+        if best is not None:
+            yield spent, best

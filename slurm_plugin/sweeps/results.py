@@ -10,6 +10,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explsched.preemption_record import PreemptionRecord
 from sched_policy.model import Direction, Job, JobState, Parameter, ProgressPoint
 from slurm_plugin import job_options
 from slurm_plugin.client.records import SlurmJob
@@ -273,8 +274,7 @@ def _training(
         reason = last_word.reason if last_word and is_stopped else "" if is_done else _why_it_ended(progress, why)
     elif job.state is JobState.PENDING:
         state = "paused" if job.restarts else "waiting"
-        past = seen.preempted.get(job_id)
-        reason = (past.latest[-1].reason if past and past.latest else last_word.reason if last_word else "") or why
+        reason = _why_it_waits(job.restarts, seen.preempted.get(job_id), last_word, why)
         record = seen.jobs[job_id]
         reason = f"held: Slurm says {record.reason}" if record.is_held else reason
         reason = f"{job.array_tasks} tasks; {reason}" if job.array_tasks > 1 else reason
@@ -301,6 +301,14 @@ def _training(
         curve,
         diverged,
     )
+
+
+def _why_it_waits(restarts: int, past: PreemptionRecord | None, last_word: Note | None, why: str) -> str:
+    """Why we preempted its last run, as the record or, without one, a note says; else `why`, and who requeued it."""
+    ours = past.of_run(restarts - 1) if past and past.latest else last_word
+    if ours is None and restarts:
+        return "; ".join(filter(None, ("requeued by Slurm or its owner", why)))
+    return (ours.reason if ours else "") or why
 
 
 def _why_it_ended(progress: JobProgress, why: str) -> str:

@@ -13,20 +13,17 @@ Everything that is known of a search is in Slurm and in its directory, `NAME.swe
 
 A pass brings all of this up to date and may be killed at any moment: the next one goes on. A trial without a job is
 submitted; its number is in the job's comment, by which it is found. With trials under way a pass submits one small job
-that makes the next pass when any of them ends, however it ends. `search_jobs` has these jobs, and what makes the search
-go on where a pass is killed or Slurm refuses one of them.
+that makes the next pass when any of them ends, however it ends, and one that does so soon where Slurm would not tell of
+a place that becomes free. `search_jobs` has these jobs, and what makes the search go on where a pass is killed or Slurm
+refuses one of them.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
-import json
 import math
 import os
-import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -34,7 +31,7 @@ import optuna
 from msgspec import Struct
 from optuna.trial import FrozenTrial, TrialState
 
-from explsched.atomic_file import create_file_durably, replace_file_durably
+from explsched.atomic_file import replace_file_durably
 from explsched.errors import SlurmError, warn
 from sched_policy.model import LARGEST_VALUE, Direction, ProgressPoint
 from slurm_plugin.client.records import SlurmJob
@@ -44,9 +41,10 @@ from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.spool import WholeProgressSpool, submitted_s
 from slurm_plugin.observation.trainings import has_diverged
 from slurm_plugin.sweeps.proposals import proposals
-from slurm_plugin.sweeps.search_file import SearchError, SearchFile, keep
-from slurm_plugin.sweeps.search_jobs import Identity, SearchJobs, is_under_way
-from slurm_plugin.sweeps.search_study import RESTORE, open_study
+from slurm_plugin.sweeps.search_directory import identify, is_begun, locked
+from slurm_plugin.sweeps.search_file import SearchError, SearchFile, keep, kept_command
+from slurm_plugin.sweeps.search_jobs import SearchJobs, is_under_way
+from slurm_plugin.sweeps.search_study import open_study
 
 _MOST_FAILURES = 10
 _RESUMED = "resumed_at"
@@ -125,10 +123,13 @@ class Search:
                 f"{self._path}: is what {beside} keeps of its file: copy it to {beside.parent}, and run that"
             )
         self._directory.mkdir(exist_ok=True)
-        with self._locked() as lock:
-            identity = self._identify()
+        with locked(self._directory) as lock:
+            if not is_begun(self._directory):
+                self._tell_of_namesakes()
+            identity = identify(self._path, self._file)
             study = open_study(self._file, self._directory)
             if not self._is_kept:  # `--wait` makes passes for hours, and the file may have changed since
+                self._tell_of_another_command(len(study.get_trials(deepcopy=False)))
                 keep(self._file, self._path)
                 self._is_kept = True
             self._jobs.look(identity, lock)
@@ -141,7 +142,7 @@ class Search:
             except SearchError:
                 self._jobs.watch()  # what comes of the trials under way is still recorded
                 raise
-            self._jobs.watch()
+            self._jobs.watch(a_pause_counts=self._would_follow_a_pause(results))
             return self._standing(study, results)
 
     def _begin(self, study: optuna.Study, now_s: float, *, resumes: bool) -> Mapping[int, Result]:
@@ -164,55 +165,6 @@ class Search:
             self._jobs.submit(*trial)
         return results
 
-    @contextmanager
-    def _locked(self) -> Iterator[int]:
-        """The lock, which sbatch inherits: if we are killed while it runs, the next pass waits for its end.
-
-        For its owner alone: whoever may read a file can hold its lock. Root could open it, and is refused: trials would
-        be submitted again as root's, and jobs and reports of the owner's not be found.
-        """
-        path = self._directory / "lock"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            if os.geteuid() == 0 != os.fstat(descriptor).st_uid:
-                user = _owner(path)
-                raise SearchError(f"{self._directory} is the search of user {user}: run it as {user}")
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                warn("sexplsched", f"{path}: another `sweep run` of this search is at work: waiting for its end")
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-    def _identify(self) -> Identity:
-        """Which search this is; what must not change with it is compared with what it was begun with.
-
-        Former releases did not note the directories; then they are those of this pass. A copy would take the jobs of
-        the original for its own, and by another name its results, too.
-        """
-        fixed = {"space": self._file.space, "metric": self._file.metric, "direction": self._file.direction}
-        space = msgspec.json.encode(list(fixed.values())).decode()
-        path = self._directory / "id"
-        if not path.exists():
-            self._tell_of_namesakes()
-            told = {"id": uuid.uuid4().hex[:16], "space": space, "working_directory": str(Path.cwd())}
-            create_file_durably(path, json.dumps({**told, "directory": str(self._directory)}))
-        try:
-            begun = json.loads(path.read_text())
-        except ValueError as error:
-            raise SearchError(f"{path}: is damaged ({error}): {RESTORE}") from error
-        original = Path(begun.get("directory") or self._directory)
-        if original.name != self._directory.name or _is_copy(path, original / "id"):
-            raise SearchError(f"{self._directory} is a copy of {original}, another search: begin one without a copy")
-        pairs = zip(fixed, json.loads(begun["space"]), json.loads(space), strict=True)
-        if differ := ", ".join(name for name, before, now in pairs if before != now):
-            raise SearchError(
-                f"{self._path}: differs from when {self._directory} was created: {differ}; choose another name"
-            )
-        return Identity(str(begun["id"]), Path(begun.get("working_directory") or Path.cwd()))
-
     def _tell_of_namesakes(self) -> None:
         """Warn of trainings that count with those of this search, as a sweep is known by its name and user alone."""
         notes, name = sweep_record.read(self._config.progress.spool), self._file.name
@@ -221,6 +173,15 @@ class Search:
                 "sexplsched",
                 f"{self._path}: your sweep {name!r} has trainings already ({len(former)}): `sweep show` mixes them "
                 "with this search's, and early stopping compares those of the last day; another name keeps them apart",
+            )
+
+    def _tell_of_another_command(self, trials: int) -> None:
+        """Warn where the trials before ran another command, as where two files have one name: they are one search."""
+        if trials and kept_command(self._path, self._file.name) not in (None, self._file.command):
+            warn(
+                "sexplsched",
+                f"{self._path}: command differs from that of the {trials} trials before, with which those to come are "
+                "compared, as one search; another name keeps them apart",
             )
 
     def _settle(self, study: optuna.Study, now_s: float) -> None:
@@ -287,6 +248,13 @@ class Search:
             return False
         budget, spent = self._file.budget.gpu_hours, sum(result.gpu_h for result in results.values())
         return budget is None or spent + under_way * _usual_gpu_h(results) < budget
+
+    def _would_follow_a_pause(self, results: Mapping[int, Result]) -> bool:
+        """Whether another trial would take the place of one that explsched pauses, of which Slurm tells nobody."""
+        under_way, points = len(self._jobs.under_way), self._file.grid_points
+        is_all = points is not None and len(results) + under_way >= points
+        can_pause = self._file.job.may_be_paused and under_way < 2 * self._file.parallel
+        return can_pause and not is_all and self._may_begin(results, under_way)
 
     def _go_on_after_failures(self, study: optuna.Study, since: int, *, resumes: bool) -> None:
         """Count failures from trial `since` on, for whoever resumes the search; else raise `SearchStoppedError`."""
@@ -371,21 +339,3 @@ def _cost_key(number: int) -> str:
 def _usual_gpu_h(results: Mapping[int, Result]) -> float:
     """The mean cost of the trials that are over."""
     return sum(result.gpu_h for result in results.values()) / len(results) if results else 0.0
-
-
-def _owner(path: Path) -> str:
-    try:
-        return path.owner()
-    except KeyError:  # a user without a name on this host
-        return str(path.stat().st_uid)
-
-
-def _is_copy(own: Path, original: Path) -> bool:
-    """Whether both files are there, and of the same search: one that was moved has left none behind.
-
-    What is mounted twice has the same inode, but may be on another device.
-    """
-    try:
-        return own.stat().st_ino != original.stat().st_ino and own.read_bytes() == original.read_bytes()
-    except FileNotFoundError:
-        return False

@@ -100,10 +100,21 @@ class TrialJobSection(Section, frozen=True):
     sbatch: Annotated[tuple[str, ...], Meta(description="more options of sbatch")] = ()
     sxrun: Annotated[tuple[str, ...], Meta(description="options of sxrun, such as --follow {trial}/metrics.csv")] = ()
 
+    @property
+    def may_be_paused(self) -> bool:
+        """Whether trials allow preemption, as `checkpoint` or an option of sbatch says."""
+        return self.checkpoint is not None or any("checkpoint" in word for word in self.sbatch)
+
     def sbatch_options(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Each of sbatch's options with its words, by its long name as far as that matters to a search."""
         for option in split(self.sbatch, {}).options:
             yield option.name or _SHORT.get(option.words[0][:2], ""), option.words
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """Of a copy of the file what is compared."""
+
+    command: tuple[str, ...]
 
 
 class SearchFile(Section, frozen=True):
@@ -172,6 +183,17 @@ def keep(file: SearchFile, path: Path) -> None:
     copy, text = _copy(path, file.name), msgspec.yaml.encode(file)
     if not copy.exists() or copy.read_bytes() != text:
         replace_file_durably(copy, text)
+
+
+def kept_command(path: Path, name: str) -> tuple[str, ...] | None:
+    """The command of what was kept last; None where nothing was, or a former release's is not understood.
+
+    Raises OSError.
+    """
+    try:
+        return msgspec.yaml.decode(_copy(path, name).read_bytes(), type=_Kept).command
+    except (FileNotFoundError, msgspec.DecodeError):  # it is written anew now
+        return None
 
 
 def _directory(path: Path, name: str) -> Path:

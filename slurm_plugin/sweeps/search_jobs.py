@@ -12,7 +12,6 @@ import shlex
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from explsched import interpreter, preemption_record
 from explsched.atomic_file import replace_file_durably
@@ -27,6 +26,7 @@ from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.client.squeue import with_whole_nodes
 from slurm_plugin.config import Config
 from slurm_plugin.observation.requirements import gpus_had, most_shards_per_gpu
+from slurm_plugin.sweeps.search_directory import Identity
 from slurm_plugin.sweeps.search_file import TRIAL, SearchError, SearchFile, Value, argument
 from wrappers import sxbatch
 
@@ -45,9 +45,9 @@ _UNDER_WAY = frozenset({
     *("STAGE_OUT", "COMPLETING"),
 })  # fmt: skip
 _MOST_WATCHED = 100
-"""Trials of which the next pass is a dependent: each lengthens a line that slurmctld reads again and again.
-
-With more of them under way another pass is made after `_AGAIN_S`, for those that are not watched."""
+"""Trials of which the next pass is a dependent: each lengthens a line that slurmctld reads again and again."""
+_LOOK_S = 120
+"""Until a look at what Slurm starts no pass for: the end of a trial that is not watched, and that one is paused."""
 _TIME = ("--time=10", "--time-min=2")
 """Of a pass, which takes seconds: backfill may shorten it, so that it need not wait behind the queue for GPUs."""
 _AGAIN_S = 600
@@ -58,13 +58,6 @@ _PATIENCE_S = 10
 """Between two tries of a pass to be requeued, while slurmctld does not answer."""
 _REQUEUE = ("scontrol", "requeue", "Incomplete")
 """Does nothing for a job that Slurm has ended or requeued meanwhile, as of an order that it answered too late."""
-
-
-class Identity(NamedTuple):
-    """What tells a search from others of the same name, and the directory in which its trials run."""
-
-    id: str
-    working_directory: Path
 
 
 class SearchJobs:
@@ -97,7 +90,6 @@ class SearchJobs:
         self._found, self.under_way = self._of_trials(jobs), []
         passes = [job for job in jobs if job.comment == f"{_NEXT}{self._id}"]
         self.waiting = {job.job_id for job in passes if job.state == "PENDING"}
-        self._reserved: set[int] = set()
         if self.own_job is not None:
             with suppress(SlurmError):  # without it this pass is repeated itself, if need be
                 self._reserve(f"--begin=now+{_AGAIN_S}")
@@ -170,31 +162,34 @@ class SearchJobs:
         try:
             self.under_way.append(self._sbatch(prepared.argv, prepared.environment))
         except SlurmError:
-            if self.under_way or self.own_job is None or not self._reserved:
+            if self.under_way or self.own_job is None or not self.waiting:
                 raise
-            self._take_back(self._reserved)  # Slurm may have one place beside ours: without a trial no pass would help
+            self._take_back(self.waiting)  # Slurm may have one place beside ours: without a trial no pass would help
             self.under_way.append(self._sbatch(prepared.argv, prepared.environment))
 
-    def watch(self) -> None:
+    def watch(self, *, a_pause_counts: bool = False) -> None:
         """Have Slurm make the next pass when any of the trials ends, none without trials; take back those that waited.
 
-        Where Slurm takes no more jobs of the user these stay, so that the search goes on. One that this process has
+        Another looks after `_LOOK_S`, whatever has ended, if not all trials are watched, or `a_pause_counts`. Where
+        Slurm takes no more jobs of the user those that waited stay, so that the search goes on. What this process has
         submitted for the same trials serves as it is: `--wait` makes a pass every few seconds.
         """
-        if self.under_way != self._watched or not self._watching <= self.waiting:
-            ends = "?".join(f"afterany:{job_id}" for job_id in self.under_way[:_MOST_WATCHED])
-            try:
-                watching = {self._pass_later(f"--dependency={ends}")} if ends else set()
-            except SlurmError:
-                if not self.waiting:
-                    raise
-                return
-            self.waiting |= watching
-            if len(self.under_way) > _MOST_WATCHED:
-                watching.add(self._pass_later(f"--begin=now+{_AGAIN_S}"))
-            self.waiting |= watching
-            self._watched, self._watching = self.under_way, watching
-        self._take_back(self.waiting - self._watching)
+        if self.under_way == self._watched and self._watching <= self.waiting:
+            self._take_back(self.waiting - self._watching)
+            return
+        ends = "?".join(f"afterany:{job_id}" for job_id in self.under_way[:_MOST_WATCHED])
+        try:
+            watching = {self._pass_later(f"--dependency={ends}")} if ends else set()
+        except SlurmError:
+            if not self.waiting:
+                raise
+            return
+        self._take_back(self.waiting - watching)
+        if len(self.under_way) > _MOST_WATCHED or (ends and a_pause_counts):
+            with suppress(SlurmError):  # without a place for it the search goes on when a trial ends
+                watching.add(self._pass_later(f"--begin=now+{_LOOK_S}"))
+        self.waiting |= watching
+        self._watched, self._watching = self.under_way, watching
 
     @property
     def own_job(self) -> str | None:
@@ -221,8 +216,7 @@ class SearchJobs:
     def _reserve(self, when: str) -> None:
         """Submit a pass that is made if this one does not come to its end, unless one waits."""
         if not self.waiting:
-            self._reserved = {self._pass_later(when)}
-            self.waiting |= self._reserved
+            self.waiting.add(self._pass_later(when))
 
     def _take_back(self, passes: Set[int]) -> None:
         self._client.apply([CancelJob(job_id) for job_id in sorted(passes)])
@@ -257,10 +251,10 @@ def is_under_way(job: SlurmJob) -> bool:
 def _is_paused(job: SlurmJob) -> bool:
     """Whether the job waits because explsched has preempted its last run."""
     try:
-        latest = preemption_record.read(job.admin_comment, job.submit_s, job.restarts).latest
+        past = preemption_record.read(job.admin_comment, job.submit_s, job.restarts)
     except preemption_record.RecordError:
         return False
-    return job.state == "PENDING" and bool(latest) and latest[-1].run == job.restarts - 1
+    return job.state == "PENDING" and past.of_run(job.restarts - 1) is not None
 
 
 def _output(path: Path) -> str:

@@ -11,9 +11,8 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from slurm_plugin.sweeps.proposals import sampler
+from slurm_plugin.sweeps.search_directory import RESTORE
 from slurm_plugin.sweeps.search_file import SearchError, SearchFile
-
-RESTORE = "restore its latest state from a backup, or choose another name"
 
 
 def open_study(file: SearchFile, directory: Path) -> optuna.Study:

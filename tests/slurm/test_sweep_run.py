@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from explsched.preemption_record import Interruption, PreemptionRecord
+from slurm_plugin.client.changes import SetAdminComment, StartAtOnce
 from slurm_plugin.client.cli import CliClient
+from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.devcluster import Cluster
 from tests.slurm.jobs import environment, run, start_again, until
 
@@ -30,7 +33,7 @@ sleep 1.5
 """
 
 
-def search(directory: Path, spool: Path, cluster: Cluster, *, trials: int, parallel: int) -> list[str]:
+def search(directory: Path, spool: Path, cluster: Cluster, *, trials: int, parallel: int, **job: object) -> list[str]:
     """The files of a search; returns the command of a pass."""
     (directory / "train.sh").write_text(TRAINING)
     config = directory / "explsched.yaml"
@@ -41,7 +44,7 @@ def search(directory: Path, spool: Path, cluster: Cluster, *, trials: int, paral
         "space": {"lr": {"low": 0.001, "high": 1.0, "log": True}, "opt": {"values": ["sgd", "adam"]}},
         "budget": {"trials": trials},
         "parallel": parallel,
-        "job": {"time": "5"},
+        "job": {"time": "5", **job},
     }
     (directory / "sweep.yaml").write_text(json.dumps(told))
     argv = [sys.executable, "-m", "explsched.cli", "sweep", "run", str(directory / "sweep.yaml")]
@@ -128,6 +131,32 @@ def test_a_search_goes_on_once_a_fault_is_over(
     until(lambda: len(began(tmp_path)) == 2 and not client.jobs(), "the requeued pass has begun the second trial")
     assert "this pass is repeated" in (tmp_path / "searched.sweep/passes.log").read_text()
     assert passed(argv, env)["finished"]
+
+
+def test_a_trial_that_is_paused_leaves_its_place_before_any_ends(
+    client: CliClient, small: Cluster, spool: Path, tmp_path: Path
+) -> None:
+    """Slurm starts no pass for that; and none is left that could begin a trial once the user has cancelled them."""
+    argv, env = search(tmp_path, spool, small, trials=9, parallel=1, checkpoint="USR1"), in_cluster(small, spool)
+    (tmp_path / "train.sh").write_text('echo "$*" >> started; sleep 600')
+    passed(argv, env, tmp_path)
+    until(lambda: len(began(tmp_path)) == 1, "the first trial runs")
+    (trial,) = (job for job in client.jobs() if job.state == "RUNNING")
+    run(small, "scontrol", "requeue", str(trial.job_id))
+    (again,) = (job for job in client.jobs() if job.job_id == trial.job_id)
+    text = PreemptionRecord(again.submit_s).plus(Interruption(0, time.time(), 1, 0.0)).text()
+    assert client.apply([SetAdminComment(trial.job_id, text)]) == ()
+
+    def of_passes() -> list[SlurmJob]:
+        return [job for job in client.jobs() if job.comment.startswith("explsched-next:") and job.state == "PENDING"]
+
+    (look,) = (job for job in of_passes() if job.reason != "Dependency")
+    assert client.apply([StartAtOnce(look.job_id)]) == ()
+    until(lambda: len(began(tmp_path)) == 2, "another trial has the place of the paused one")
+    until(lambda: not {look.job_id} & {job.job_id for job in client.jobs()}, "the look is over")
+    assert len(of_passes()) == 1, "no more trials have room, and the next pass is that at the end of one"
+    run(small, "scancel", "--name=searched-next")
+    assert not of_passes()
 
 
 def test_killed_at_any_moment_no_trial_is_lost_or_run_twice(

@@ -287,7 +287,7 @@ def test_trials_are_submitted_as_sxbatch_would(tmp_path: Path, slurm: Path) -> N
     done = run(path, "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["under_way"] == 2
-    first, _, _, following = calls(slurm)
+    first, _, _, following, _ = calls(slurm)
     (comment,) = (word for word in first if word.startswith("--comment="))
     assert comment.startswith("--comment=explsched:sweep=digits&metric=acc&direction=max&params=lr%3D")
     assert comment.endswith(":0")
@@ -581,10 +581,18 @@ def test_a_pass_on_a_node_without_optuna_says_so_and_fails(
 
 
 @optuna_is_needed
+@pytest.mark.parametrize("looks", [False, True], ids=["reserved", "a-look-waits"])
 def test_a_place_that_a_trial_needs_is_not_kept_for_the_next_pass(
-    in_slurm: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+    in_slurm: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch, *, looks: bool
 ) -> None:
     submit, present = process.run, set[str]()
+    if looks:
+        (slurm.parent / "refuses").touch()
+        run(in_slurm)
+        (slurm.parent / "refuses").unlink()
+        comment = next(word.partition("=")[2] for word in calls(slurm)[0] if word.startswith("--comment="))
+        monkeypatch.setattr(CliClient, "tagged_jobs", lambda *_: (record(1, state="PENDING", comment=comment),))
+        present.add("1")
 
     def one_at_most(argv: Sequence[str], *rest: Any) -> process.CommandOutput:
         """Slurm has one place for the user beside that of the pass itself."""
@@ -930,7 +938,68 @@ def test_trials_beyond_those_that_slurm_watches_are_seen_to_in_time(tmp_path: Pa
     run(written(tmp_path, parallel=101, sampler="random", budget={"trials": 101}))
     (_, watches), (name, when) = jobs_of(slurm)[-2:]
     assert watches.count("afterany") == 100
-    assert (name, when) == ("digits-next", "now+600")
+    assert (name, when) == ("digits-next", "now+120")
+
+
+@optuna_is_needed
+@pytest.mark.parametrize(
+    ("changes", "looks"),
+    [
+        ({}, True),
+        ({"job": {"sbatch": ["--checkpoint=USR2"]}}, True),
+        ({"job": {}}, False),
+        ({"budget": {"trials": 2}}, False),
+        ({"sampler": "grid", "space": {"lr": {"values": [0.1, 0.2]}}}, False),
+        ({"sampler": "grid", "space": {"lr": {"values": [0.1, 0.2, 0.3]}}}, True),
+    ],
+    ids=["signal", "sbatch", "no-signal", "no-budget", "no-point", "point"],
+)
+def test_a_search_looks_by_itself_for_places_that_paused_trials_may_leave(
+    tmp_path: Path, slurm: Path, changes: dict[str, Any], *, looks: bool
+) -> None:
+    """Slurm starts no pass when a trial is paused; only where another would be submitted it matters."""
+    assert run(written(tmp_path, parallel=2, **{"job": {"checkpoint": "USR1"}, **changes})).exit_code == 0
+    assert (("digits-next", "now+120") in jobs_of(slurm)) is looks
+
+
+@optuna_is_needed
+def test_looks_replace_one_another_and_end_with_the_search(
+    tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, parallel=1, budget={"trials": 2}, job={"checkpoint": "USR1"})
+    assert run(path).exit_code == 0
+    assert jobs_of(slurm) == [("digits-0", ""), ("digits-next", "afterany:1"), ("digits-next", "now+120")]
+    by_slurm(monkeypatch)
+    mark, comment = (word.partition("=")[2] for call in calls(slurm)[:2] for word in call if "--comment" in word)
+    trial = record(1, state="RUNNING", comment=mark)
+    passes = [record(number, state="PENDING", comment=comment) for number in (2, 3)]
+    monkeypatch.setattr(CliClient, "tagged_jobs", lambda *_: (trial, *passes))
+    assert run(path).exit_code == 0
+    assert jobs_of(slurm)[3:] == [("digits-next", "afterany:1"), ("digits-next", "now+120")]
+    assert (tmp_path / "cancelled").read_text().split()[-2:] == ["2", "3"]
+    monkeypatch.setattr(CliClient, "tagged_jobs", lambda *_: tuple(passes))
+    for number in (0, 1):
+        (tmp_path / f"digits.sweep/trials/{number}").mkdir(exist_ok=True)
+        (tmp_path / f"digits.sweep/trials/{number}/claim").symlink_to(f"{100 + number}")
+        assert run(path).exit_code == 0
+    assert jobs_of(slurm)[5:] == [("digits-1", ""), ("digits-next", "afterany:6")], "no trial is left to be begun"
+    assert (tmp_path / "cancelled").read_text().split()[-2:] == ["2", "3"]
+
+
+@optuna_is_needed
+def test_a_look_that_slurm_has_no_place_for_is_left_out(tmp_path: Path, slurm: Path) -> None:
+    submitted = process.run
+    with pytest.MonkeyPatch.context() as limit:
+
+        def no_begin(argv: Sequence[str], *rest: Any) -> process.CommandOutput:
+            if any(word.startswith("--begin") for word in argv):
+                return process.CommandOutput(1, "", "sbatch: error: AssocMaxSubmitJobLimit")
+            return submitted(argv, *rest)
+
+        limit.setattr(process, "run", no_begin)
+        done = run(written(tmp_path, parallel=1, job={"checkpoint": "USR1"}))
+    assert done.exit_code == 0, done.output
+    assert jobs_of(slurm) == [("digits-0", ""), ("digits-next", "afterany:1")]
 
 
 @optuna_is_needed
@@ -1158,6 +1227,22 @@ def test_another_space_is_another_search(tmp_path: Path, slurm: Path) -> None:
     (tmp_path / "turned.yaml").write_text(yaml.safe_dump(turned, sort_keys=False))
     assert run(tmp_path / "turned.yaml").exit_code == 0
     assert run(written(tmp_path, parallel=5, budget={"trials": 20})).exit_code == 0
+
+
+@optuna_is_needed
+def test_another_command_takes_over_with_a_word(tmp_path: Path, slurm: Path) -> None:
+    """As where a file was copied, and its name not changed; or where the command was mended."""
+    small = written(tmp_path, command=["python", "train.py", "--model=small"], parallel=1)
+    assert run(small).stderr == ""
+    large = tmp_path / "large.yaml"
+    large.write_text(small.read_text().replace("small", "large"))
+    all_are_over(small)
+    told = run(large).stderr
+    assert f"{large}: command differs from that of the 1 trials before" in told
+    assert "another name keeps them apart" in told
+    assert run(large).stderr == ""
+    (tmp_path / "digits.sweep" / "sweep.yaml").write_text("command: {}\n")
+    assert run(small).stderr == "", "nothing is known of what a former release kept in another way"
 
 
 @optuna_is_needed

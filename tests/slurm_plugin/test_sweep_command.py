@@ -39,7 +39,7 @@ from slurm_plugin.state.publish import Publisher, state_of
 from slurm_plugin.state.published import Curve, Totals, part
 from slurm_plugin.state.view import View
 from slurm_plugin.steering.controller import Controller
-from slurm_plugin.sweeps.files import draw, table
+from slurm_plugin.sweeps.files import best_so_far, draw, table
 from slurm_plugin.sweeps.results import CurvePoint, SweepResults, SweepTraining, results
 from slurm_plugin.web import answers
 from tests.slurm_kit import FakeSlurm, record
@@ -362,6 +362,18 @@ def test_a_paused_training_says_why(digits: FakeSlurm) -> None:
     assert (paused["state"], paused["reason"]) == ("paused", "others go first")
 
 
+@pytest.mark.parametrize(
+    ("restarts", "note"), [(1, ""), (2, "explsched-preemption:since=50&n=0&lost=0&p=0,9000,4,120,others+go+first")]
+)
+def test_a_training_that_a_node_failure_requeued_says_so(digits: FakeSlurm, restarts: int, note: str) -> None:
+    """Also where we had preempted an earlier run of it."""
+    waits = {"state": "PENDING", "start_s": None, "node_names": (), "gpu_nodes": (), "reason": "BeginTime"}
+    later = {"restarts": restarts, "admin_comment": note, "eligible_s": NOW_S + 120}
+    digits.known[9] = training(9, **waits, **later)
+    (requeued,) = [t for t in shown()["trainings"] if t["job"] == 9]
+    assert (requeued["state"], requeued["reason"]) == ("paused", "requeued by Slurm or its owner; BeginTime")
+
+
 def test_explain_says_that_a_training_rests_until_when_and_how_to_end_that(tmp_path: Path) -> None:
     """Slurm itself says no more than BeginTime."""
     delayed = {"reason": "BeginTime", "restarts": 1, "eligible_s": NOW_S + 400}
@@ -624,9 +636,17 @@ def test_two_objectives_under_one_name_are_two_sweeps(digits: FakeSlurm, tmp_pat
     digits.known[5] = training(5, COMMENT + "&metric=acc&direction=max")
     done = run("show", "digits")
     assert done.stdout.count("best so far") == 1
-    assert "they differ in metric: acc (max), loss (min): give each metric a sweep name of its own" in done.stderr
+    assert "they differ in metric: acc (max), loss (min): choose with --metric" in done.stderr
     refused = run("export", "digits", tmp_path / "digits.csv", fails=True)
-    assert "acc (max), loss (min)" in str(refused.exception)
+    assert "acc (max), loss (min): choose with --metric" in str(refused.exception)
+    run("export", "digits", tmp_path / "digits.csv", "--metric", "loss")
+    assert {job.job_id for job in read_any(tmp_path / "digits.csv").jobs} == {1, 2, 3}
+    assert [
+        row["job"] for row in csv.DictReader(io.StringIO(run("show", "digits", "--csv", "--metric=acc").stdout))
+    ] == ["5"]
+    assert "no metric 'los'; did you mean 'loss'" in str(run("show", "digits", "--metric=los", fails=True).exception)
+    digits.known[6] = training(6, COMMENT + "&direction=max")
+    assert "loss (max), loss (min): give each direction a sweep name" in run("show", "digits", "--metric=loss").stderr
 
 
 def test_a_sweep_of_one_that_has_not_reported(digits: FakeSlurm, tmp_path: Path) -> None:
@@ -659,6 +679,49 @@ def test_an_exported_sweep_is_a_trace(digits: FakeSlurm, tmp_path: Path) -> None
     assert (one.losses.tolist(), one.times_s.tolist(), one.total_steps) == ([3.0, 1.0, 0.5], [100.0, 200.0, 300.0], 30)
     assert (two.losses.tolist(), two.steps.tolist(), two.total_steps) == ([3.0, 2.5], [10, 20], 100)
     assert {learning.best_of_sweep for learning in (one, two, three)} == {0.5}
+
+
+def diverges(spool: Path, job_id: int, *values: float) -> None:
+    """The training reports these values, then NaN three times, and ends by itself."""
+    reported(spool, job_id, *values, None, None, None, end=True)
+    path = spool / f"{job_id}.jsonl"
+    path.write_text(path.read_text().replace('"value": null', '"value": null, "bad": "nan"'))
+
+
+def test_a_training_that_has_diverged_is_not_the_best_of_files(digits: FakeSlurm, tmp_path: Path) -> None:
+    diverges(tmp_path, 1, 3.0, 0.1)
+    done = run("export", "digits", tmp_path / "digits.csv")
+    assert "1 of 4 trainings are left out: they diverged" in done.stderr
+    assert "1 of 4 trainings are left out: they did not report loss twice" in done.stderr
+    assert {job.job_id for job in read_any(tmp_path / "digits.csv").jobs} == {2, 3}
+    told = {one["job"]: one["diverged"] for one in csv.DictReader(io.StringIO(run("show", "digits", "--csv").stdout))}
+    assert told == {"1": "true", "2": "false", "3": "false", "4": "false"}
+    for job_id in (2, 3):
+        diverges(tmp_path, job_id, 3.0, 0.1)
+    refused = run("export", "digits", tmp_path / "digits.csv", fails=True)
+    assert "has reported loss twice without diverging: nothing to export" in str(refused.exception)
+
+
+def test_trainings_that_have_diverged_cost_what_they_have_cost_in_the_picture() -> None:
+    def of(job_id: int, *values: float, diverged: bool) -> SweepTraining:
+        curve = tuple(CurvePoint(step, 3600.0 * step, value) for step, value in enumerate(values, start=1))
+        told = (job_id, "done", 1, 1.0, 0.0, 7200.0, 2.0, 2, None, min(values), 0, (), 0, 0, 0.0, "", curve)
+        return SweepTraining(*told, diverged)
+
+    trainings = (of(2, 0.9, 0.5, diverged=False), of(1, 0.1, 0.2, diverged=True))
+    assert list(best_so_far(SweepResults("s", "ada", "loss", Direction.MIN, trainings))) == [
+        (2.0, 0.9),
+        (3.0, 0.9),
+        (4.0, 0.5),
+    ]
+
+
+def test_a_run_that_goes_on_after_its_last_report_is_exported_whole(digits: FakeSlurm, tmp_path: Path) -> None:
+    with (tmp_path / "1.jsonl").open("a") as file:
+        file.write(json.dumps({"time_s": 1500.0, "event": "end", "status": 0}) + "\n")
+    done = run("export", "digits", tmp_path / "digits.csv")
+    assert "2 of 3 curves end before their training" in done.stderr, "what the first has reached is known"
+    assert read_any(tmp_path / "digits.csv").jobs[0].run_s == 500.0
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETED"])
