@@ -621,6 +621,14 @@ def test_the_command_starts_with_the_signals_sxrun_was_given() -> None:
     assert subprocess.run([*SXRUN, "--", sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.parametrize("options", ["", "--signals-only", r"--log-regex '(?P<step>\d+)x(?P<loss>\d+)'"])
+def test_the_command_inherits_what_is_open(options: str) -> None:
+    """Files of `<(...)`, what `exec 3>` opened, and the socket to an MPI launcher, which PMI_FD names."""
+    line = f'exec 3>&1; exec "$0" -m wrappers.sxrun {options} -- bash -c \'cat "$0"; echo three >&3\' <(echo file)'
+    done = subprocess.run(["bash", "-c", line, sys.executable], stdout=subprocess.PIPE, text=True, check=True)
+    assert sorted(done.stdout.splitlines()) == ["file", "three"]
+
+
 def test_an_inherited_disposition_of_sigchld_does_no_harm() -> None:
     ignore = "import os,signal,sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
     argv = [sys.executable, "-c", ignore, *SXRUN, "--", "sh", "-c", "exit 5"]
