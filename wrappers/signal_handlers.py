@@ -21,8 +21,9 @@ from explsched.launchers import launcher
 _TOLD_BELOW = re.compile(r"python|pypy|(ba|da|a|mk|z)?sh\b|ksh\d*\b|busybox\b")
 """Programs that catch a signal because a user has written so. Others, as rsync, catch it to end, or for their own."""
 
-_FOR_THEIR_OWN = frozenset({"gmake", "make", "script"})
-"""Programs that catch USR1 to turn messages on, or block all signals: who is to be asked is what they run."""
+_FOR_THEIR_OWN = frozenset({"gmake", "make", "script", "uv", "dumb-init", "tini", "starter", "starter-suid"})
+"""Programs that catch USR1 to turn messages on, block all signals, or pass them on to what they run before that handles
+them, as Apptainer's starter: who is to be asked is what they run."""
 _FOR_ITS_OWN = "xvfb-run"
 """A shell script that is told by USR1 that its X server is ready."""
 

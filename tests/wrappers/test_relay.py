@@ -410,6 +410,38 @@ def test_what_a_program_runs_that_takes_the_signal_for_its_own_use_is_asked(tmp_
     assert (tmp_path / "log").read_text() == "ready\ntold\n"
 
 
+PASSES_ON = """\
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static pid_t child;
+static void pass_on(int number) { kill(child, number); }
+int main(int count, char **words) {
+  int status;
+  signal(SIGUSR1, pass_on);
+  if ((child = fork()) == 0) execvp(words[1], words + 1);
+  while (waitpid(child, &status, 0) < 0) {}
+  return count < 2 ? 2 : WEXITSTATUS(status);
+}
+"""
+
+
+@pytest.mark.parametrize("name", ["uv", "dumb-init", "starter"])
+def test_a_program_that_passes_all_on_at_once_does_not_get_it_before_what_it_runs_handles_it(
+    tmp_path: Path, name: str
+) -> None:
+    """As what `uv run` and `apptainer exec` run, which would end at it."""
+    log, go, source = tmp_path / "log", tmp_path / "go", tmp_path / "passes_on.c"
+    source.write_text(PASSES_ON)
+    subprocess.run(["cc", "-o", tmp_path / name, source], check=True)
+    script = (
+        f"echo ready >> {log}; while [ ! -e {go} ]; do sleep 0.05; done\n"
+        f"trap 'exit 4' USR1; while :; do sleep 0.05; done"
+    )
+    running = subprocess.Popen([*SXRUN, "--", tmp_path / name, "bash", "-c", script], stderr=subprocess.PIPE, text=True)
+    signalled_before_it_handles_it(running, log, go)
+
+
 def test_a_shell_by_another_name_is_told_below_a_command(tmp_path: Path) -> None:
     log = tmp_path / "log"
     shell = shutil.copy(Path("/bin/sh").resolve(), tmp_path / "ksh93")
