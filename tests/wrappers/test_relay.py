@@ -14,8 +14,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from explsched.process_signals import Handling
 from wrappers.relay import Request, SignalRelay
-from wrappers.signal_handlers import Handling, Lineage, handlers_below
+from wrappers.signal_handlers import Lineage, handlers_below
 
 SXRUN = [sys.executable, "-m", "wrappers.sxrun"]
 
