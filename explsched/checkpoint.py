@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType, TracebackType
 
 from explsched.job_options.table import CHECKPOINT
-from explsched.progress import event
+from explsched.progress import event, tell_script
 from explsched.ranks import any_rank, is_first_rank
 
 DEFAULT_SIGNAL = "USR1"
@@ -59,6 +59,7 @@ class CheckpointSignal:
 
     def __init__(self, name: str | None = None) -> None:
         self._number = signal_number(name or signal_name(os.environ))
+        self._is_jobs = bool(name or os.environ.get(CHECKPOINT.variable))  # and no mere guess
         self._previous: signal._HANDLER = signal.SIG_DFL
         self._has_asked_others = False
         self.requested = False
@@ -66,6 +67,8 @@ class CheckpointSignal:
     def __enter__(self) -> CheckpointSignal:
         """Start listening."""
         self._previous = signal.signal(self._number, self._note)
+        if is_first_rank():
+            tell_script(self._number if self._is_jobs else None)
         return self
 
     def __exit__(

@@ -19,10 +19,16 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from signal import Signals
 
+from explsched.errors import warn
+from explsched.job_options.table import CHECKPOINT
 from explsched.parameters import Parameter, is_name, is_secret, of_value
 from explsched.spool import DEFAULT_SPOOL as DEFAULT_SPOOL
 from explsched.spool import Writer
+
+UNDER_SXRUN = "EXPLSCHED_UNDER_SXRUN"
+"""The variable that names the job of an `sxrun` around, which tells of the job's script."""
 
 _LONGEST_NAME = 256  # with it a line stays below 4096 bytes, the longest that the daemon reads
 _LARGEST = 10**15
@@ -51,6 +57,7 @@ def report(
     if not metrics and not params:
         raise TypeError("report() needs at least one metric, such as loss=0.5, or params")
     lines = _lines(step, metrics, total_steps)
+    tell_script()
     if params:
         tell(params)
     _append(lines, _about(step, metrics, total_steps))
@@ -91,6 +98,26 @@ def tell_start(command: str, *, script_dies: bool | None = None) -> None:
     """
     known = {} if script_dies is None else {"script_dies": script_dies}
     _append([{**_stamp(), "event": "start", "command": command, **known}])
+
+
+def tell_script(number: Signals | None = None) -> None:
+    """Record, once in a run, whether the checkpoint signal (None: not known) would end the job's batch script.
+
+    Slurm sends it to the script, and a job whose script dies has failed, whatever the training saves. Under `sxrun`
+    that tells. Where preemption is known to be allowed, the user is warned of a script that would die.
+    """
+    place = _destination()
+    if (place, number) in _script_dies or os.environ.get(UNDER_SXRUN, "") == os.environ.get("SLURM_JOB_ID", ""):
+        return
+    from explsched.batch_script import DIES, would_die  # once in a run, and under sxrun never
+
+    dies = would_die(number, os.environ)
+    name = os.environ.get(CHECKPOINT.variable)
+    if dies and name and True not in _script_dies.values():
+        warn("explsched", DIES.format(number.name if number else name))
+    _script_dies.update({(place, number): dies, (place, None): dies})
+    if dies is not None:
+        _append([{**_stamp(), "script_dies": dies}])
 
 
 def told() -> bytes:
@@ -162,6 +189,7 @@ def _stamp() -> dict[str, object]:
 
 
 _writers: dict[tuple[str, ...], Writer] = {}
+_script_dies: dict[tuple[tuple[str, ...], Signals | None], bool | None] = {}
 _told: tuple[tuple[str, ...], object, dict[str, Parameter]] | None = None
 
 

@@ -31,11 +31,13 @@ DOORS: Mapping[str, frozenset[str]] = {
     "kernel_intercept": frozenset({"explsched.atomic_file", "explsched.errors"}),
     "wrappers": frozenset(
         {
+            "explsched.batch_script",
             "explsched.checkpoint",
             "explsched.errors",
             "explsched.job_options",
             "explsched.launchers",
             "explsched.parameters",
+            "explsched.process_signals",
             "explsched.progress",
             "sbatch_templates",
         }

@@ -78,8 +78,12 @@ class SignalRelay:
         stdout: int | IO[bytes] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Start the command with the signal mask that we were started with. Raises OSError as Popen does."""
-        child = subprocess.Popen(command, stdout=stdout, env=environment, preexec_fn=self._unblock)
+        """Start the command with the signal mask and the descriptors that we were started with.
+
+        MPI finds its launcher by a descriptor (PMI_FD), and bash names its `<(...)` as /dev/fd/63. What is open of our
+        own closes at exec, as Python opens it. Raises OSError as Popen does.
+        """
+        child = subprocess.Popen(command, stdout=stdout, env=environment, preexec_fn=self._unblock, close_fds=False)
         if ends_at_srun(child.pid, self._checkpoint):
             warn(
                 "sxrun",

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from signal import SIG_BLOCK, Signals, pthread_sigmask
 
+from explsched.batch_script import DIES, would_die
 from explsched.checkpoint import DEFAULT_SIGNAL, signal_name, signal_number
 from explsched.errors import warn
 from explsched.job_options.command_line import add, add_version, exported, variable_lines
@@ -33,8 +34,8 @@ from explsched.job_options.table import (
     VALUE_KEY,
 )
 from explsched.parameters import of_command
-from explsched.progress import DEFAULT_SPOOL, event, tell, tell_start
-from wrappers import batch_script, own_job, share_options, sources, sub_batches
+from explsched.progress import DEFAULT_SPOOL, UNDER_SXRUN, event, tell, tell_start
+from wrappers import own_job, share_options, sources, sub_batches
 from wrappers.completed import digest_of, was_complete
 from wrappers.elastic_size import present_size
 from wrappers.inherited import with_marked
@@ -44,10 +45,6 @@ from wrappers.sources import Source
 
 _COLUMN = 27
 _UNBUFFERED = "PYTHONUNBUFFERED"
-_SCRIPT_DIES = (
-    "{} would kill the job's script, which waits for this, so the job is not preempted; make it the script's last "
-    "command, begun with exec, and put what follows into that: exec sxrun -- bash -c '...'"
-)
 _EPILOG = rf"""
 exit status: the command's; 128 + n if signal n ended it, 126 or 127 if it cannot be started, 2 for wrong usage.
 
@@ -67,6 +64,7 @@ environment:
   EXPLSCHED_NODE_MPS           directory of the MPS that jobs share (default: /run/explsched-mps)
   EXPLSCHED_RENDEZVOUS_PORT    port at which the tasks of templates' jobs meet; chosen by the job
   {_UNBUFFERED:<{_COLUMN}}  set for the command by --log-regex, unless it is set (also empty): lines come at once
+  {UNDER_SXRUN:<{_COLUMN}}  the job whose script an sxrun judges, so that its trainings need not; set for the command
   EXPLSCHED_SET_BY_SXRUN       what was set for the command alone: an sxrun inside and jobs that it submits drop it
 
 examples:
@@ -108,9 +106,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     allows_preemption = CHECKPOINT.variable in environment
     environment, checkpoint = _of_command(environment)
-    script_dies = batch_script.would_die(checkpoint, environment) if allows_preemption else None
+    environment[UNDER_SXRUN] = environment.get("SLURM_JOB_ID", "")
+    script_dies = would_die(checkpoint, environment) if allows_preemption else None
     if script_dies:
-        warn("sxrun", _SCRIPT_DIES.format(checkpoint.name))
+        warn("sxrun", DIES.format(checkpoint.name))
     with (
         SignalRelay(checkpoint, before) as relay,
         _prepared(share, environment, relay) as prepared,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from explsched.checkpoint import CheckpointSignal, signal_name, signal_number
 from explsched.errors import warn
 from explsched.job_options.table import METRIC
-from explsched.progress import report_values, tell
+from explsched.progress import report_values, tell, tell_script
 from explsched.ranks import any_rank
 
 _EVALUATION = tuple(name + end for end in "_/" for name in ("eval", "val", "valid", "validation", "test"))
@@ -95,6 +95,7 @@ class TrainerReports:
             number = float(values.get(name))  # type: ignore[arg-type]  # tensors with one element; what is none raises
         except (TypeError, ValueError, OverflowError):
             return False
+        tell_script()
         known = total_steps is not None and 1 <= total_steps < float("inf")
         report_values(step, {metric: number}, int(total_steps or 0) if known else None)
         self._has_reported = True

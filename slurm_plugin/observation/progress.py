@@ -179,7 +179,7 @@ _Value = Annotated[str, Meta(max_length=LONGEST)]
 class _Line(msgspec.Struct, frozen=True):
     """One line of a progress file: a report (step, metric, value), an event, hyper-parameters, or measured stages.
 
-    Unknown keys are ignored.
+    Or whether the checkpoint signal would end the batch script. Unknown keys are ignored.
     """
 
     time_s: Annotated[float, Meta(ge=0)]
@@ -197,7 +197,7 @@ class _Line(msgspec.Struct, frozen=True):
 
     def is_complete(self) -> bool:
         """Whether it has all fields of one of these."""
-        says = self.event is not None or self.params is not None or self.stages is not None
+        says = any(one is not None for one in (self.event, self.params, self.stages, self.script_dies))
         return says or (self.step is not None and self.number is not None)
 
     @property
@@ -329,6 +329,8 @@ class _Sum:
         run = self.runs.get(line.restart) or Run(line.restart, line.time_s, line.time_s)
         under_sxrun = run.under_sxrun or line.event == "start"
         self.runs[line.restart] = Run(line.restart, run.start_s, max(run.end_s, line.time_s), under_sxrun)
+        if line.restart == self.latest and line.script_dies is not None:
+            self.script_dies = line.script_dies
         if line.params is not None:
             more = self.parameters.plus(line.restart, line.params)
             self.parameters = more or self.parameters
@@ -341,9 +343,10 @@ class _Sum:
             if line.restart == self.latest:  # and of no process that outlives its run
                 self.ended, self.exit_status = line.event == "end", line.status if line.event == "end" else None
                 self.checkpoint_s = line.time_s if line.event == "checkpoint" else self.checkpoint_s
-                self.script_dies = self.script_dies if line.script_dies is None else line.script_dies
                 self.commands = max(0, self.commands + (line.event == "start") - (line.event == "end"))
             return True
+        if line.step is None:
+            return True  # of the script alone
         is_new = self._add_report(line)
         if is_new and line.restart == self.latest and self.commands:  # the one that has ended was not the only one
             self.ended, self.exit_status = False, None

@@ -119,7 +119,7 @@ class QueueRules(Struct, frozen=True):
         if reported.ended and record.state != "PENDING":  # its script may go on for long; who waits runs anew
             return "it has reported its end, and a requeue would run it again"
         if reported.script_dies and record.state != "PENDING":
-            return "the signal would kill its script, which waits for sxrun instead of ending with exec sxrun"
+            return "the signal would kill its script, which waits instead of ending with exec sxrun"
         if past is None or not self.limits.is_spent(past, self.now_s):
             return ""
         in_all = "" if self.limits.max_per_job is None else f", {self.limits.max_per_job} in all"

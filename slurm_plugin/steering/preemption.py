@@ -15,7 +15,6 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from explsched.preemption_record import PreemptionRecord
 from sched_policy.model import Job
 from sched_policy.plan import Preemption
 from slurm_plugin.client.changes import (
@@ -33,7 +32,8 @@ from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.saved_state import SavedState
 from slurm_plugin.steering.hourly_count import HourlyCount
 from slurm_plugin.steering.requeued import Requeued
-from slurm_plugin.steering.underway import Look, Underway, interruption
+from slurm_plugin.steering.self_requeued import SelfRequeued
+from slurm_plugin.steering.underway import Look, Underway, recorded
 
 FILE = "preemptions.json"
 """Beside the file with our site factors: the preemptions underway."""
@@ -62,6 +62,7 @@ class PreemptionTracker:
         self._written = dict(self._underway)
         self._dropped: dict[int, Underway] = {}
         self._requeued = Requeued()
+        self._self_requeued = SelfRequeued()
         self._this_hour = HourlyCount()
         self._refused: dict[int, int] = {}  # jobs whose requeue Slurm has refused, and their run then
         self._unanswered: frozenset[Change] = frozenset()
@@ -198,23 +199,25 @@ class PreemptionTracker:
         self._drop_obsolete(look, in_vain)
         self._underway |= self._requeued.advance(look, self._limits.grace_s)
         changes = (*self._requeues(look, stopped), *self._signals(preemptions, look))
+        self._self_requeued.remember(self._dropped | self._underway, look)
         self._unanswered = frozenset(change for change in changes if not isinstance(change, SetAdminComment))
         return changes
 
     def _requeues(self, look: Look, stopped: AbstractSet[int]) -> list[Change]:
-        """Requeue the jobs that are ready, each after a record of what it costs."""
+        """Requeue the jobs that are ready, each after a record of what it costs. Some have requeued themselves."""
         changes: list[Change] = []
         new: dict[int, Underway] = {}
         for job_id in self._ready(look.progress, look.now_s):
             if job_id in stopped:
                 continue
-            step, job = self._underway[job_id], look.jobs[job_id]
+            step = self._underway[job_id]
             if not step.requeue_sent:
-                record = look.records.get(job_id, PreemptionRecord(job.submit_s))
-                cost = interruption(job, look.reported(job_id), step.reason, look.now_s)
-                changes.append(SetAdminComment(job_id, record.plus(replace(cost, beneficiary=step.beneficiary)).text()))
+                changes.append(SetAdminComment(job_id, recorded(job_id, step, look).text()))
                 self._underway[job_id] = new[job_id] = replace(step, requeue_sent=True)
             changes.append(RequeueJob(job_id))  # remains underway until it is seen to have left
+        for job_id, (step, record) in self._self_requeued.take(look, self._closed).items():
+            changes.append(SetAdminComment(job_id, record.text()))
+            self._underway[job_id] = new[job_id] = replace(step, requeue_sent=True)
         self._requeued.serve(new, look)
         return changes
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from explsched.preemption_record import Interruption, PreemptionRecord
 from sched_policy.model import Job, JobState
@@ -93,3 +94,10 @@ def interruption(job: Job, progress: JobProgress, reason: str, now_s: float) -> 
     worked_until_s = max([now_s, *(report.time_s for report in progress.reports[-1:])])
     lost_gpu_s = held_gpus(job) * max(0.0, min(worked_until_s - safe_s, job.run_s(worked_until_s)))
     return Interruption(job.restarts, now_s, job.request.total, lost_gpu_s, reason)
+
+
+def recorded(job_id: int, step: Underway, look: Look) -> PreemptionRecord:
+    """The job's record, with what its requeue costs now."""
+    job = look.jobs[job_id]
+    cost = interruption(job, look.reported(job_id), step.reason, look.now_s)
+    return look.records.get(job_id, PreemptionRecord(job.submit_s)).plus(replace(cost, beneficiary=step.beneficiary))

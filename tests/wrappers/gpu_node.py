@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,7 +79,7 @@ class GpuNode:
     def rooms(self) -> list[Path]:
         return list((self.directory / "tmp").iterdir())
 
-    def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, inherited: Collection[int] = (), **variables: str) -> subprocess.Popen[str]:
         running = subprocess.Popen(
             [sys.executable, "-m", "wrappers.sxrun", *arguments],
             env={**self.environment, **variables},
@@ -87,6 +87,7 @@ class GpuNode:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            pass_fds=inherited,
         )
         self.started.append(running)
         return running

@@ -1,4 +1,4 @@
-"""What sxrun says of the job's batch script, which is sent the checkpoint signal."""
+"""What sxrun, or a training without it, says of the job's batch script, which is sent the checkpoint signal."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 SXRUN = f"{sys.executable} -m wrappers.sxrun --"
+REPORT = "explsched.report(step=1, loss=0.5); explsched.report(step=2, loss=0.4)"
+LISTEN = f"with explsched.CheckpointSignal(): {REPORT}"
 NAMES = ("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_RESTART_COUNT", "SLURM_JOB_ID", "SLURM_TASK_PID")
 
 
@@ -22,11 +24,12 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXPLSCHED_CHECKPOINT", "USR1")
 
 
-def told(tmp_path: Path, *command: str) -> tuple[list[object], bool]:
-    """What the starts in the progress file say of the script, and whether the user was warned."""
+def told(tmp_path: Path, *command: str) -> tuple[list[object], int]:
+    """What the progress file says of the script, None for a start without that, and how often the user was warned."""
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=True)
     lines = [json.loads(line) for line in (tmp_path / "progress").read_text().splitlines()]
-    return [line.get("script_dies") for line in lines if line.get("event") == "start"], "USR1 would kill" in done.stderr
+    said = [line.get("script_dies") for line in lines if line.get("event") == "start" or "script_dies" in line]
+    return said, done.stderr.count("USR1 would kill")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +51,7 @@ def told(tmp_path: Path, *command: str) -> tuple[list[object], bool]:
 def test_a_script_that_the_signal_would_kill_is_told(tmp_path: Path, shell: str, script: str, dies: list[bool]) -> None:
     """Slurm sends it to the script alone, and the job of a script that dies is not requeued, but failed."""
     (tmp_path / "script").write_text(f"export SLURM_TASK_PID=$$\n{script}\n")
-    assert told(tmp_path, shell, str(tmp_path / "script")) == (dies, any(dies))
+    assert told(tmp_path, shell, str(tmp_path / "script")) == (dies, sum(dies))
 
 
 @pytest.mark.parametrize("name", ["USR2", "HUP", "INT", "QUIT", "TERM", "ALRM", "URG"])
@@ -79,8 +82,41 @@ def test_nothing_is_said_of_a_job_that_does_not_allow_preemption_or_a_script_tha
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "script").write_text(f"SLURM_TASK_PID={2**22 + 1} {SXRUN} true\ntrue")
-    assert told(tmp_path, "sh", str(tmp_path / "script")) == ([None], False)
+    assert told(tmp_path, "sh", str(tmp_path / "script")) == ([None], 0)
     (tmp_path / "progress").unlink()
     monkeypatch.delenv("EXPLSCHED_CHECKPOINT")
     (tmp_path / "script").write_text(f"SLURM_TASK_PID=$$ {SXRUN} true\ntrue")
-    assert told(tmp_path, "sh", str(tmp_path / "script")) == ([None], False)
+    assert told(tmp_path, "sh", str(tmp_path / "script")) == ([None], 0)
+
+
+def training(code: str) -> str:
+    """A command that runs the code, in a shell."""
+    return f"{sys.executable} -c 'import explsched\n{code}'"
+
+
+@pytest.mark.parametrize(
+    ("script", "dies"),
+    [
+        (f"{training(REPORT)}\ntrue", [True]),
+        (f"{training(LISTEN)}\ntrue", [True]),
+        (f"{training(LISTEN)} & wait", [True]),
+        (f"exec {training(LISTEN)}", [False]),
+        (f"trap true USR1\n{training(LISTEN)}\ntrue", [False]),
+        (f"trap true USR2\n{training(REPORT)}\ntrue", []),
+        (f"{SXRUN} {training(LISTEN)}\ntrue", [True]),
+        (f"exec {SXRUN} {training(LISTEN)}", [False]),
+    ],
+)
+def test_a_training_tells_of_its_script_where_no_sxrun_does(tmp_path: Path, script: str, dies: list[bool]) -> None:
+    """As where a tool writes the script. A training that only reports does not know which signal will be sent."""
+    (tmp_path / "script").write_text(f"export SLURM_TASK_PID=$$ SLURM_JOB_ID=5\n{script}\n")
+    assert told(tmp_path, "bash", str(tmp_path / "script")) == (dies, sum(dies))
+
+
+def test_a_training_whose_job_is_not_known_to_allow_preemption_warns_of_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have got its options by --comment alone, so it tells, and `explain` does."""
+    monkeypatch.delenv("EXPLSCHED_CHECKPOINT")
+    (tmp_path / "script").write_text(f"export SLURM_TASK_PID=$$ SLURM_JOB_ID=5\n{training(LISTEN)}\ntrue\n")
+    assert told(tmp_path, "bash", str(tmp_path / "script")) == ([True], 0)

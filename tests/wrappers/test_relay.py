@@ -14,8 +14,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from explsched.process_signals import Handling
 from wrappers.relay import Request, SignalRelay
-from wrappers.signal_handlers import Handling, Lineage, handlers_below
+from wrappers.signal_handlers import Lineage, handlers_below
 
 SXRUN = [sys.executable, "-m", "wrappers.sxrun"]
 
@@ -410,6 +411,38 @@ def test_what_a_program_runs_that_takes_the_signal_for_its_own_use_is_asked(tmp_
     assert (tmp_path / "log").read_text() == "ready\ntold\n"
 
 
+PASSES_ON = """\
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static pid_t child;
+static void pass_on(int number) { kill(child, number); }
+int main(int count, char **words) {
+  int status;
+  signal(SIGUSR1, pass_on);
+  if ((child = fork()) == 0) execvp(words[1], words + 1);
+  while (waitpid(child, &status, 0) < 0) {}
+  return count < 2 ? 2 : WEXITSTATUS(status);
+}
+"""
+
+
+@pytest.mark.parametrize("name", ["uv", "dumb-init", "starter"])
+def test_a_program_that_passes_all_on_at_once_does_not_get_it_before_what_it_runs_handles_it(
+    tmp_path: Path, name: str
+) -> None:
+    """As what `uv run` and `apptainer exec` run, which would end at it."""
+    log, go, source = tmp_path / "log", tmp_path / "go", tmp_path / "passes_on.c"
+    source.write_text(PASSES_ON)
+    subprocess.run(["cc", "-o", tmp_path / name, source], check=True)
+    script = (
+        f"echo ready >> {log}; while [ ! -e {go} ]; do sleep 0.05; done\n"
+        f"trap 'exit 4' USR1; while :; do sleep 0.05; done"
+    )
+    running = subprocess.Popen([*SXRUN, "--", tmp_path / name, "bash", "-c", script], stderr=subprocess.PIPE, text=True)
+    signalled_before_it_handles_it(running, log, go)
+
+
 def test_a_shell_by_another_name_is_told_below_a_command(tmp_path: Path) -> None:
     log = tmp_path / "log"
     shell = shutil.copy(Path("/bin/sh").resolve(), tmp_path / "ksh93")
@@ -619,6 +652,14 @@ def test_the_command_starts_with_the_signals_sxrun_was_given() -> None:
         "sys.exit(any(signal.getsignal(n) == signal.SIG_IGN for n in (10, 12, 15, 17)) or bool(mask))"
     )
     assert subprocess.run([*SXRUN, "--", sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("options", ["", "--signals-only", r"--log-regex '(?P<step>\d+)x(?P<loss>\d+)'"])
+def test_the_command_inherits_what_is_open(options: str) -> None:
+    """Files of `<(...)`, what `exec 3>` opened, and the socket to an MPI launcher, which PMI_FD names."""
+    line = f'exec 3>&1; exec "$0" -m wrappers.sxrun {options} -- bash -c \'cat "$0"; echo three >&3\' <(echo file)'
+    done = subprocess.run(["bash", "-c", line, sys.executable], stdout=subprocess.PIPE, text=True, check=True)
+    assert sorted(done.stdout.splitlines()) == ["file", "three"]
 
 
 def test_an_inherited_disposition_of_sigchld_does_no_harm() -> None:

@@ -65,6 +65,31 @@ def test_the_command_gets_what_it_asked_for_and_nothing_is_left(node: GpuNode) -
     assert node.rooms() == []
 
 
+def test_of_what_is_open_the_command_inherits_all_but_ours_and_daemons_nothing(node: GpuNode) -> None:
+    """They outlive it: who reads to its end what it has written to a pipe would wait for them."""
+    reading, writing = os.pipe()
+    options = ("--mps", *SHARE, "--measure-stages", "--log-regex", r"(?P<step>\d+)x(?P<loss>\d+)")
+    script = 'cat "$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid"; read -r word'
+    running = node.start(*options, "--", "sh", "-c", script, inherited=[writing])
+    mps_daemon = int(wait_for_line(running))
+    children = {child.name(): child.pid for child in psutil.Process(running.pid).children()}
+    shell, manager = children.pop("sh"), children.pop("sexplkmd")
+    pipe = str(Path(f"/proc/self/fd/{writing}").readlink())
+    os.close(reading)
+    os.close(writing)
+    assert children == {}
+    assert opened(shell).keys() == {0, 1, 2, writing}
+    assert opened(shell)[writing] == pipe
+    assert pipe not in {*opened(manager).values(), *opened(mps_daemon).values()}
+    running.communicate("go on\n")
+    assert running.returncode == 0
+
+
+def opened(pid: int) -> dict[int, str]:
+    """What a process has open, by number."""
+    return {int(path.name): str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()}
+
+
 def test_a_command_that_asks_for_nothing_gets_nothing(node: GpuNode) -> None:
     done = node.sxrun("--", "env")
     assert (done.status, done.err, node.log(), node.rooms()) == (0, "", [], [])

@@ -203,7 +203,7 @@ def test_a_job_whose_script_the_signal_would_kill_is_spared_while_it_runs(tmp_pa
     mine = {"uid": os.geteuid(), "comment": "explsched:checkpoint=USR1"}
     assert not job_of(tmp_path, state="RUNNING", **mine).is_preemptible
     why = seen(tmp_path, record(5, submit_s=9000.0, state="RUNNING", **mine)).spares[5]
-    assert why == "the signal would kill its script, which waits for sxrun instead of ending with exec sxrun"
+    assert why == "the signal would kill its script, which waits instead of ending with exec sxrun"
     assert job_of(tmp_path, state="PENDING", **mine).is_preemptible
 
 
