@@ -159,6 +159,9 @@ def _waiting(view: View, job: Job) -> str:
         return f"It is left to Slurm, because {why}: it gets no reservation, and no job is preempted for it."
     if job.job_id in view.plan.rests:
         return _resting(record, now_s)
+    if record.is_throttled:
+        until = "Slurm has tested it again" if record.is_outdated else "one has ended"
+        return f"As many tasks of its array ran as the array's own limit lets, so it is not planned until {until}."
     if not job.eligible:
         return "Slurm would not start it now, so it is not planned."
     if waits_for_requeue_delay(record, now_s):
