@@ -184,6 +184,9 @@ def _blocked(view: View, job: Job) -> str:
     leaves = {preemption.job_id for preemption in view.plan.preemptions if preemption.beneficiary == job.job_id}
     if job.job_id in view.ahead.firsts:
         why = "No job waits before it, but the GPUs that it needs are not free"
+        if rival := view.ahead.rivals.get(job.job_id):
+            queued = view.seen.jobs[rival].partition
+            why = f"The GPUs that it needs are not free, and job {rival} in {queued} may come before it"
         where = frozenset(view.seen.jobs[job.job_id].partitions)
         near = {name for name, node in view.seen.nodes.items() if not where.isdisjoint(node.partitions)}
         going = (other for other in view.seen.snapshot.running if other.is_leaving)

@@ -584,6 +584,41 @@ def test_explain_says_what_a_waiting_job_waits_for_and_who_leaves(
 
 
 @pytest.mark.parametrize(
+    ("tiers", "fields", "said"),
+    [
+        ({"main": 1, "long": 1}, {}, f"{ALL_TAKEN}."),
+        ({"main": 1, "long": 2}, {}, "The GPUs that it needs are not free, and job 1 in long may come before it."),
+        ({"main": 1}, {}, "The GPUs that it needs are not free, and job 1 in long may come before it."),
+        ({"main": 1}, {"reason": "Dependency"}, f"{ALL_TAKEN}."),
+        ({"main": 1}, {"partition": "cpu"}, f"{ALL_TAKEN}."),
+    ],
+)
+def test_explain_names_a_job_of_another_partition_that_may_come_first(
+    tmp_path: Path, tiers: dict[str, int], fields: dict[str, Any], said: str
+) -> None:
+    """Nobody is preempted for a job while another one may take what comes free."""
+    node = SlurmNode("n1", "ALLOCATED", 4, frozenset({"main", "long"}))
+    held = {"state": "RUNNING", "start_s": 1.0, "node_names": ("n1",), "gpu_nodes": (("n1", 4),)}
+    runs = record(60, **{**held, "gpus": 4, "gpus_per_node": 4, "time_limit_s": 2 * NOW_S})
+    waits = record(61, reason="Resources", natives=(100,), priority=100, time_limit_s=3600.0, submit_s=NOW_S - 60)
+    other = record(1, **{"reason": "Resources", "natives": (50,), "priority": 50, "partition": "long", **fields})
+    config = Config(policy="srsf", progress=ProgressSection(spool=tmp_path))
+    view = View.of(config, ClusterRecords((node,), (runs, waits, other), (), tiers=tiers), NOW_S)
+    (told,) = (one for one in explanations(view) if one.jobid == 61)
+    assert said in told.sentences, told.sentences
+
+
+def test_explain_says_that_an_arrays_own_limit_holds_it_back(tmp_path: Path) -> None:
+    array = {"array_job_id": 61, "array_tasks": 3, "array_limit": 1, "reason": "JobArrayTaskLimit", "site_factor": None}
+    task = record(62, state="RUNNING", array_job_id=61, array_task_id=0, start_s=1.0, node_names=("n1",))
+    config = Config(policy="srsf", progress=ProgressSection(spool=tmp_path))
+    for tasks, until in (((task,), "one has ended"), ((), "Slurm has tested it again")):
+        view = View.of(config, ClusterRecords((), (record(61, **array), *tasks), ()), NOW_S)
+        (told,) = (one for one in explanations(view) if one.jobid == 61)
+        assert any(f"not planned until {until}" in sentence for sentence in told.sentences), told.sentences
+
+
+@pytest.mark.parametrize(
     ("gang", "end"),
     [
         ({"nodes": 2, "gpus": 8}, ", unless it keeps them for job 2, which comes before it."),
