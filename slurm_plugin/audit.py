@@ -142,7 +142,8 @@ def _of_job(change: JobChange, job: SlurmJob | None, reasons: Reasons) -> tuple[
     match change:
         case SetSiteFactor(job_id, factor):
             old = job.site_factor if job else None
-            again = "not in force, so written again" if old == factor else ""
+            is_array = job is not None and job.is_throttled  # written again so that Slurm tests it
+            again = "not in force, so written again" if old == factor and not is_array else ""
             return (("SiteFactor", old, factor, "order", again or reasons.order.get(job_id, "")),)
         case AttachReservation(job_id, name):
             why = reasons.reservations.get(job_id, "") if name else "its lease is over"

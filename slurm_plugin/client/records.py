@@ -182,6 +182,16 @@ class SlurmJob(Struct, frozen=True, gc=False):
         return wait_reason(self.reason) if self.state == "PENDING" else None
 
     @property
+    def is_throttled(self) -> bool:
+        """Whether the limit of its array lets no task of it start, by Slurm's reason or by `throttled_tasks`."""
+        return self.waits_for is WaitReason.ARRAY_LIMIT or self.throttled_tasks >= self.array_tasks
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether Slurm's reason is the limit of its array, although a task has ended: it has not tested it since."""
+        return self.waits_for is WaitReason.ARRAY_LIMIT and self.throttled_tasks < self.array_tasks
+
+    @property
     def reservations(self) -> frozenset[str]:
         """Those it may start in: a user may name several, and Slurm takes `name,` as well."""
         return frozenset(self.reservation.split(",")) - {""}

@@ -44,6 +44,8 @@ class Remembered(Struct, frozen=True):
         others_factors: the part of waiting jobs' site factors that others have set.
         base_factors: waiting jobs' site factors without our order: the part that others have set, less what of the
             job's position is used up.
+        throttled_factors: the site factors that the daemon has given to arrays of which no further task may run now.
+        tested_anew: of arrays the number of waiting tasks with which the daemon has last let Slurm test them again.
         fresh_leases: jobs whose leases changed, or were removed, too recently to change again.
         refused_leases: jobs that get no lease for now, since Slurm has refused them one, and its words.
         ended_runs: run times of ended jobs.
@@ -63,6 +65,8 @@ class Remembered(Struct, frozen=True):
     trainings: Mapping[int, SeenTraining] = field(default_factory=dict)
     others_factors: Mapping[int, int] = field(default_factory=dict)
     base_factors: Mapping[int, int] = field(default_factory=dict)
+    throttled_factors: Mapping[int, int] = field(default_factory=dict)
+    tested_anew: Mapping[int, int] = field(default_factory=dict)
     fresh_leases: frozenset[int] = frozenset()
     refused_leases: Mapping[int, str] = field(default_factory=dict)
     ended_runs: tuple[EndedRun, ...] = ()
@@ -156,6 +160,7 @@ class Memory:
             leased_in_vain=self._lease_use.in_vain(jobs, reservations, now_s),
             unreported_s=self._runs_without_reports.by_user,
             trainings=self._trainings.seen,
+            tested_anew=dict(self._hidden_reasons.tested_anew),
             fresh_leases=self._lease_use.fresh(now_s),
             refused_leases=self._refused_leases.at(now_s),
             lasting_runs=self._last_runs.lasting,
@@ -192,5 +197,5 @@ class Memory:
 
     def note_changes(self, changes: Sequence[Change], jobs: Mapping[int, SlurmJob]) -> None:
         """Take in what is about to be written."""
-        self._hidden_reasons.note(changes)
+        self._hidden_reasons.note(changes, jobs)
         self._lease_use.note(changes, jobs)

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from slurm_plugin.client.changes import Change, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.client.wait_reason import WaitReason
 from slurm_plugin.observation.saved_state import SavedState
 
 _UNENDED = frozenset({"PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "SIGNALING"})
@@ -70,8 +71,21 @@ class OwnFactors:
         """The part of each site factor that others have set, where there is one."""
         found: dict[int, int] = {}
         for job in jobs:
-            if job.site_factor and (part := self._others_part(job)):
+            if job.site_factor != 0 and (part := self._others_part(job)):
                 found[job.job_id] = part
+        return found
+
+    def throttled(self, jobs: Iterable[SlurmJob]) -> dict[int, int]:
+        """What we have written last to each array of which no further task may run now; Slurm does not show it.
+
+        As soon as one of its tasks ends, Slurm starts the next one at the priority that the array has.
+        """
+        found: dict[int, int] = {}
+        for job in jobs:
+            if job.site_factor is None and job.waits_for is WaitReason.ARRAY_LIMIT:
+                entry = next(self._entries_of(job), None)
+                if entry is not None and entry.written:
+                    found[job.job_id] = entry.written[-1]
         return found
 
     def unseen(self, jobs: Iterable[SlurmJob]) -> dict[int, int]:
@@ -100,7 +114,7 @@ class OwnFactors:
                 tasks[job.array_job_id].append(job.job_id)
             entry = next(self._entries_of(job), None)
             if entry is not None:
-                entries[job.job_id] = entry
+                entries[job.job_id] = _Entry(job.site_factor or 0) if self._is_replaced(job) else entry
         self._entries, self._tasks = entries, tasks
 
     def note(self, changes: Iterable[Change], jobs: Mapping[int, SlurmJob]) -> None:
@@ -119,6 +133,19 @@ class OwnFactors:
         self._entries = entries
         if entries != self._saved and self._file.write(entries, mode=0o644):  # commands of any user read it
             self._saved = entries
+
+    def note_failed(self, changes: Iterable[SetSiteFactor]) -> None:
+        """Slurm has refused these, or has not answered: what was written before may still count, and comes last."""
+        entries = dict(self._entries)
+        for change in changes:
+            entry = entries.get(change.job_id)
+            if entry is not None and entry.written[-1:] == (change.site_factor,):
+                entries[change.job_id] = _Entry(entry.others, (change.site_factor, *entry.written[:-1]))
+        self._entries = entries
+
+    def _is_replaced(self, job: SlurmJob) -> bool:
+        """Whether somebody has set another site factor over ours."""
+        return bool(job.site_factor) and all(job.site_factor not in one.written for one in self._entries_of(job))
 
     def _others_part(self, job: SlurmJob) -> int:
         if not self._is_known or job.site_factor == 0:

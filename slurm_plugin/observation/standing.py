@@ -156,14 +156,16 @@ def standing_of(record: SlurmJob, scope: Scope, base_factor: int) -> JobStanding
     """The standing of a job; `base_factor` is its site factor without our order.
 
     In scope `partition` all jobs are peers without native priorities: the policy alone decides the order. A job for
-    which Slurm shows no priority (held, or with a later begin time), whose priority an operator has set, or whose
-    --nice is larger than the rest of its priority, has no peers.
+    which Slurm shows no priority (held, or with a later begin time), whose priority an operator has set, whose
+    --nice is larger than the rest of its priority, or which its array's limit lets not start now, has no peers.
     """
     if scope == "partition":
         return JobStanding()
     owner = record.user if scope == "user" else record.account
     if not record.natives or record.site_factor is None or record.is_cut_off(base_factor):
         return JobStanding(owner, f"job {record.job_id}", float(record.native_priority or 0))
+    if record.is_throttled:
+        return JobStanding(owner, f"job {record.job_id}", record.priority_with(base_factor))
     reservation = "" if leased_job(record.reservation) is not None else record.reservation
     alike = (record.account, record.partition, record.qos, reservation, str(record.nice))
     return JobStanding(owner, "\x1f".join(alike), record.priority_with(base_factor))

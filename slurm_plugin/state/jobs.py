@@ -159,6 +159,9 @@ def _waiting(view: View, job: Job) -> str:
         return f"It is left to Slurm, because {why}: it gets no reservation, and no job is preempted for it."
     if job.job_id in view.plan.rests:
         return _resting(record, now_s)
+    if record.is_throttled:
+        until = "Slurm has tested it again" if record.is_outdated else "one has ended"
+        return f"As many tasks of its array ran as the array's own limit lets, so it is not planned until {until}."
     if not job.eligible:
         return "Slurm would not start it now, so it is not planned."
     if waits_for_requeue_delay(record, now_s):
@@ -178,9 +181,14 @@ def _waiting(view: View, job: Job) -> str:
 
 def _blocked(view: View, job: Job) -> str:
     """Why a job has no planned start, and who leaves; without a full stop."""
+    if short := _short_of_nodes(view, job):
+        return short
     leaves = {preemption.job_id for preemption in view.plan.preemptions if preemption.beneficiary == job.job_id}
     if job.job_id in view.ahead.firsts:
         why = "No job waits before it, but the GPUs that it needs are not free"
+        if rival := view.ahead.rivals.get(job.job_id):
+            queued = view.seen.jobs[rival].partition
+            why = f"The GPUs that it needs are not free, and job {rival} in {queued} may come before it"
         where = frozenset(view.seen.jobs[job.job_id].partitions)
         near = {name for name, node in view.seen.nodes.items() if not where.isdisjoint(node.partitions)}
         going = (other for other in view.seen.snapshot.running if other.is_leaving)
@@ -191,6 +199,19 @@ def _blocked(view: View, job: Job) -> str:
         return why
     named = ", ".join(map(str, sorted(leaves)))
     return f"{why}; job {named} is about to leave" if len(leaves) == 1 else f"{why}; jobs {named} are about to leave"
+
+
+def _short_of_nodes(view: View, job: Job) -> str:
+    """What the nodes that suit the job lack even if no job held any of them: others are down or drained; or ""."""
+    nodes, request = view.seen.snapshot.nodes, job.request
+    gpus = nodes.gpus[nodes.usable(job.partition)]
+    if request.per_node is None:
+        there, needed = int(gpus.sum()), request.total
+        said = f"The nodes that suit it and are usable now have {_gpus(there)}, and it needs {needed}"
+    else:
+        there, needed = int((gpus >= request.per_node).sum()), request.nodes
+        said = f"Of the nodes that suit it {there} {'is' if there == 1 else 'are'} usable now, and it needs {needed}"
+    return "" if there >= needed or job.elastic is not None else said
 
 
 def _resting(record: SlurmJob, now_s: float) -> str:

@@ -118,13 +118,14 @@ class View(Struct, frozen=True):
     def of(cls, config: Config, records: ClusterRecords, now_s: float) -> View:
         """The view of records read from Slurm. Raises `PolicyError` if the policy fails."""
         factors = config.order.site_factor_file
-        others = OwnFactors.of_visitor(factors).others(records.jobs)
+        own = OwnFactors.of_visitor(factors)
+        others, throttled = own.others(records.jobs), own.throttled(records.jobs)
         positions = QueuePositions.of_visitor(factors.with_name(POSITIONS))
         positions.take_in({job.job_id: job for job in records.jobs})
         base = positions.base_factors(records.jobs, others, now_s, config.order.max_wait_s)
         spool = WholeProgressSpool(config.progress.spool)
         ended = ended_before(read(config.progress.spool), records.jobs, spool, config.order.scope, now_s)
-        remembered = Remembered(others_factors=others, base_factors=base, trainings=ended)
+        remembered = Remembered(others_factors=others, base_factors=base, throttled_factors=throttled, trainings=ended)
         seen = observe(records, spool, now_s, config, remembered)
         policy = catalog.build(config.policy, config.policy_options())
         return cls.planned(config, seen, planned(policy, seen))

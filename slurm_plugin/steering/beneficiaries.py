@@ -16,11 +16,11 @@ from slurm_plugin.client.changes import CancelJob, Change, SetSiteFactor
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.requirements import allocate, fits, free_once_gone
-from slurm_plugin.observation.standing import limits_of, may_be_first_of_tier, may_start
+from slurm_plugin.observation.standing import limits_of, may_start
 from slurm_plugin.steering.backfill_replay import REPLAYED, started_once_gone
 from slurm_plugin.steering.preemption import PreemptionTracker
 from slurm_plugin.steering.release import releases
-from slurm_plugin.steering.slurm_order import by_priority, kept_paused, on_places, wanted_order
+from slurm_plugin.steering.slurm_order import Turns, by_priority, kept_paused, on_places, wanted_order
 from slurm_plugin.steering.underway import Look
 
 _LIMITED = tuple(map(attrgetter, ("gpus", "cpus", "memory_mib", "nodes")))
@@ -152,19 +152,14 @@ def _would_not_start(
     """
     order = [job_id for job_id in in_order if job_id not in paused]
     place = {job_id: at for at, job_id in enumerate(order)}
+    turns = Turns(place, seen.cluster.tiers)
     able = (record for job_id, record in seen.jobs.items() if job_id not in paused)
-    waiting = [record for record in able if _may_start_before_others(record, seen.snapshot.now_s)]
+    waiting = [record for record in able if may_take_gpus(record, seen.snapshot.now_s)]
     vain, gone = set(paused & victims.keys()), leaving
     for job_id in sorted(victims.keys() - vain, key=lambda job_id: place.get(job_id, -1)):
         record = seen.jobs[job_id]
         free = free_once_gone(seen.nodes, seen.snapshot.running, seen.jobs, gone | victims[job_id])
-        # Slurm compares partition tiers before priorities: any job of another partition may be first.
-        first = [
-            other
-            for other in waiting
-            if other.job_id != job_id
-            and (other.partition != record.partition or place.get(other.job_id, -1) < place.get(job_id, 0))
-        ]
+        first = [other for other in waiting if other.job_id != job_id and turns.may_be_first(other, record)]
         allocate(sorted(first, key=lambda other: place.get(other.job_id, -1)), free)
         if fits(record, free):
             gone |= victims[job_id]
@@ -172,9 +167,7 @@ def _would_not_start(
             vain.add(job_id)
     for partition in {seen.jobs[job_id].partition for job_id in victims}:
         own = {job_id for job_id in victims if seen.jobs[job_id].partition == partition}
-        others = [record for record in map(seen.jobs.__getitem__, order) if record.partition != partition]
-        of_tier = {record.job_id for record in others if may_be_first_of_tier(record)}
-        queue = sorted(order, key=lambda job_id: job_id not in of_tier)
+        queue = turns.queue([seen.jobs[job_id] for job_id in order], [seen.jobs[job_id] for job_id in own])
         last = max((at for at, job_id in enumerate(queue) if job_id in own), default=-1)
         looked_at = queue[: min(last + 1, REPLAYED)]
         vain |= own.intersection(looked_at) - started_once_gone(
@@ -217,7 +210,7 @@ def heirs(
     return found
 
 
-def _may_start_before_others(record: SlurmJob, now_s: float) -> bool:
+def may_take_gpus(record: SlurmJob, now_s: float) -> bool:
     """Whether the job would take free GPUs or shards at once, as far as Slurm says."""
     asks = record.gpus > 0 or record.shards_per_node > 0
     return asks and record.priority > 0 and may_start(record, now_s)

@@ -47,6 +47,8 @@ _STOPPED = "the daemon stops"
 _SERVED = "jobs of its owner were requeued for it"
 _NOT_SERVED = "no job of its owner was requeued for it after all"
 _STRAY = "it is no longer steered"
+_THROTTLED = "its array's limit lets no further task start now, so the place that it was lent is used up"
+_TESTED_ANEW = "a task of its array has ended, so Slurm is to test whether the next one may start"
 _CYCLES = 2
 """Number of backfill cycles for which a job stays first after others were preempted for it."""
 
@@ -181,7 +183,11 @@ class Controller:
         before = Before.of(seen.jobs, seen.cluster.reservations)
         reasons = Reasons.of(self._config.policy, plan, decided.changes)
         lifted = dict.fromkeys(self._served_of(seen, now_s), _SERVED)
-        reasons = replace(reasons, order={**reasons.order, **lifted, **dict.fromkeys(strays(seen), _STRAY)})
+        apart = dict.fromkeys(strays(seen), _STRAY)
+        if self._config.order.scope != "partition":
+            arrays = (job for job in seen.jobs.values() if job.is_throttled)
+            apart |= {job.job_id: _TESTED_ANEW if job.is_outdated else _THROTTLED for job in arrays}
+        reasons = replace(reasons, order={**reasons.order, **lifted, **apart})
         first, leaving = _requeues_apart(decided.changes)
         failures = self._apply(first, before, reasons, now_s)
         if leaving:

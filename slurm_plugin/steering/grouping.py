@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from explsched.log import event
 from sched_policy.plan import Plan, Score
-from slurm_plugin.client.changes import Change, SetAdminComment, TargetJob
+from slurm_plugin.client.changes import Change, ChangeFailure, SetAdminComment, TargetJob
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.group_annotation import GroupAnnotation, is_pinned, may_be_annotated
 from slurm_plugin.observation.observe import Observation
@@ -235,9 +235,16 @@ def differences(before: Sequence[LiveGroup], now: Sequence[LiveGroup]) -> Iterat
             yield logging.INFO, "group dissolved", group
 
 
-def pinned(jobs: Iterable[SlurmJob]) -> Mapping[int, str]:
-    """The waiting jobs that we pinned, and their nodes."""
-    return {job.job_id: job.required_nodes[0] for job in jobs if job.state == "PENDING" and is_pinned(job)}
+def pinned(jobs: Iterable[SlurmJob], changes: Iterable[Change], failures: Iterable[ChangeFailure]) -> Mapping[int, str]:
+    """The waiting jobs that we have pinned once these changes are made, and their nodes; none of a failed change."""
+    failed = {failure.change for failure in failures}
+    nodes = {job.job_id: job.required_nodes[0] for job in jobs if job.state == "PENDING" and is_pinned(job)}
+    new = {
+        change.job_id: "" if change in failed else ",".join(change.nodes)
+        for change in changes
+        if isinstance(change, TargetJob)
+    }
+    return {job_id: node for job_id, node in {**nodes, **new}.items() if node}
 
 
 def log_placements(before: Mapping[int, str], jobs: Mapping[int, SlurmJob]) -> None:

@@ -16,6 +16,7 @@ from slurm_plugin.client.changes import (
     NotNow,
     RequeueJob,
     SetAdminComment,
+    SetSiteFactor,
     SignalJob,
     Unanswered,
 )
@@ -63,6 +64,7 @@ class Notes:
             self.memory.remembered(found.jobs, found.reservations, now_s),
             others_factors=others,
             base_factors=self._positions.base_factors(found.jobs, others, now_s, max_wait_s),
+            throttled_factors=self._own_factors.throttled(found.jobs),
             rests=self.own_begins_s(found.jobs, now_s),
             ended_runs=self._ended_runs.known({job.job_id for job in found.jobs if is_present(job)}, now_s),
         )
@@ -128,6 +130,7 @@ class Notes:
         """Take in which changes Slurm has refused."""
         failures = tuple(failures)
         self.memory.note_failures(failures, now_s)
+        self._own_factors.note_failed(one.change for one in failures if isinstance(one.change, SetSiteFactor))
         self._comment_refused |= {
             failure.change.job_id
             for failure in failures

@@ -50,7 +50,7 @@ class PassLog:
         log_groups(self._groups, groups)
         self._groups = groups
         log_placements(self._pinned, seen.jobs)
-        self._pinned = pinned(seen.jobs.values())
+        self._pinned = pinned(seen.jobs.values(), changes, failures)
 
     def _log_option_faults(self, seen: Observation) -> None:
         """Of each user the first few: whoever changes the options of many jobs in each pass does not fill the log."""

@@ -68,7 +68,7 @@ def place_changes(seen: Observation, ranked: Sequence[int], most: int) -> tuple[
     """
     items = _items(seen, ranked)
     owner = {job.job_id: job.scope for job in seen.snapshot.jobs}
-    wrong = list(_of_cut_off_jobs(seen))
+    wrong = list(_of_unordered_jobs(seen))
     for item, priority in zip(items, _priorities(items), strict=True):
         stays = priority == item.has
         if not item.is_steered or (stays and item.job.is_in_force):
@@ -80,11 +80,20 @@ def place_changes(seen: Observation, ranked: Sequence[int], most: int) -> tuple[
     return in_turn(wrong, most)
 
 
-def _of_cut_off_jobs(seen: Observation) -> Iterator[Write]:
-    """Give them their base factors alone: our part is from before their --nice, or they were served."""
+def _of_unordered_jobs(seen: Observation) -> Iterator[Write]:
+    """Give them their base factors alone: ours are from before their --nice, or they were served, or a task started.
+
+    Slurm starts the tasks of a throttled array one after the other at the priority that it has, and takes changes to
+    its site factor also while it does not show that. Any write lets it test the array again, which else may not be
+    before all jobs ahead have started: a later pass then orders it.
+    """
     for one in seen.snapshot.jobs:
         job, base = seen.jobs[one.job_id], seen.known.base_factors.get(one.job_id, 0)
-        if _is_cut_off(seen, job) and job.site_factor not in (None, base):
+        factor = seen.known.throttled_factors.get(one.job_id, job.site_factor)
+        if factor is None or not _is_unordered(seen, job):
+            continue
+        is_to_be_tested = job.is_outdated and seen.known.tested_anew.get(one.job_id) != job.array_tasks
+        if factor != base or is_to_be_tested:
             yield Write(one.scope, job.priority, SetSiteFactor(job.job_id, base))
 
 
@@ -121,7 +130,7 @@ def _items(seen: Observation, ranked: Sequence[int]) -> list[_Item]:
     steered = [snapshot.jobs[i] for i in places(np.array(waiting, dtype=np.int64), snapshot).tolist()]
     records = (seen.jobs[job.job_id] for job in steered)
     known = (record for record in records if record.natives and record.site_factor is not None)
-    wanted = [record for record in known if not _is_cut_off(seen, record)]
+    wanted = [record for record in known if not _is_unordered(seen, record)]
     group = {job.job_id: (job.scope, job.peers) for job in steered}
     steered_ids = {job.job_id for job in wanted}
     partitions = {name for job in wanted for name in job.partitions}
@@ -139,14 +148,16 @@ def _items(seen: Observation, ranked: Sequence[int]) -> list[_Item]:
     for negated, _, _, holder in places_of:
         is_steered = holder.job_id in steered_ids
         job = next(next_wanted) if is_steered else holder
-        has = -negated if _is_cut_off(seen, job) else job.priority_with(job.site_factor or 0)  # see `_of_cut_off_jobs`
+        # The others are about to get their own places, see `_of_unordered_jobs`.
+        has = -negated if _is_unordered(seen, job) else job.priority_with(job.site_factor or 0)
         kind = group[job.job_id] if is_steered else job.job_id
         items.append(_Item(job, -negated, has, (job.submit_s, job.job_id), kind, is_steered))
     return items
 
 
-def _is_cut_off(seen: Observation, job: SlurmJob) -> bool:
-    return job.is_cut_off(seen.known.base_factors.get(job.job_id, 0))
+def _is_unordered(seen: Observation, job: SlurmJob) -> bool:
+    """Whether it keeps its own place: its priority is cut off, or the place would be lent to task after task."""
+    return job.is_throttled or job.is_cut_off(seen.known.base_factors.get(job.job_id, 0))
 
 
 def _native(seen: Observation, job: SlurmJob) -> int:

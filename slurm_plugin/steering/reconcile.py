@@ -71,8 +71,10 @@ def reordered(
     if limits.scope != "partition":
         return place_changes(seen, ranked, limits.order.max_per_pass)
     waiting = (seen.jobs[job_id] for job_id in ranked if seen.jobs[job_id].state == "PENDING")
+    factors = seen.known.throttled_factors  # their tasks start in the plan's order, too
+    whole = (replace(job, site_factor=factors[job.job_id]) if job.job_id in factors else job for job in waiting)
     returning = _returning(plan, seen)
-    known = (job for job in waiting if job.site_factor is not None or job.job_id in returning)
+    known = (job for job in whole if job.site_factor is not None or job.job_id in returning)
     return order_changes(known, limits.order)
 
 

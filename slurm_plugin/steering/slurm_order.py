@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ from sched_policy.queue_order import places, queue_order
 from sched_policy.snapshot import Snapshot
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.observe import Observation
+from slurm_plugin.observation.standing import may_be_first_of_tier
 from slurm_plugin.steering.grouping import in_order
 from slurm_plugin.steering.release import Releases
 
@@ -50,3 +52,51 @@ def turn(job: SlurmJob, factors: Mapping[int, int]) -> tuple[int, float, int]:
     is_written = job.job_id in factors and bool(job.natives)
     priority = job.priority_with(factors[job.job_id]) if is_written else job.priority
     return -priority, job.submit_s, job.job_id
+
+
+class Turns:
+    """In which order Slurm considers waiting jobs: by the tiers of their partitions, in one tier by their places.
+
+    Any job of another partition may be first unless both jobs are sure to be considered by these.
+    """
+
+    def __init__(self, place: Mapping[int, int], tiers: Mapping[str, int]) -> None:
+        """`place` has a job's place in the order of all priorities, and `tiers` each partition's PriorityTier."""
+        self._place = place
+        self._tiers = tiers
+        self._known: dict[int, Sequence[int]] = {}
+
+    def may_be_first(self, other: SlurmJob, job: SlurmJob) -> bool:
+        """Whether Slurm may consider `other` before the job."""
+        at, own_at = self._place.get(other.job_id, -1), self._place.get(job.job_id, 0)
+        if other.partition == job.partition:
+            return at < own_at
+        theirs, own = self._tiers_of(other), self._tiers_of(job)
+        return not theirs or not own or (-max(theirs), at) < (-min(own), own_at)
+
+    def queue(self, jobs: Sequence[SlurmJob], own: Sequence[SlurmJob]) -> list[int]:
+        """Ids of jobs, given by their places, as Slurm may consider them with `own`, which are of one partition."""
+        partition, tiers = own[0].partition, [self._tiers_of(job) for job in own]
+        own_tier = min(tiers[0]) if all(tiers) else None
+
+        def rank(job: SlurmJob) -> float:
+            if job.partition == partition:
+                return -(own_tier or 0)
+            if own_tier is not None and (theirs := self._tiers_of(job)):
+                return -max(theirs)
+            return -math.inf if may_be_first_of_tier(job) else -(own_tier or 0)
+
+        return [job.job_id for job in sorted(jobs, key=rank)]
+
+    def _tiers_of(self, job: SlurmJob) -> Sequence[int]:
+        """Those of its partitions; none where these are not known, or its place may not be the one that Slurm goes by.
+
+        That is where Slurm shows no priority of it, or another one in each partition, and for jobs in reservations
+        and components of heterogeneous jobs.
+        """
+        if job.job_id not in self._known:
+            found = [self._tiers[name] for name in job.partitions if name in self._tiers]
+            is_apart = bool(job.reservation) or job.het_job_id is not None or job.job_id not in self._place
+            is_known = not is_apart and len(found) == len(job.partitions) and len(set(job.natives)) == 1
+            self._known[job.job_id] = found if is_known else ()
+        return self._known[job.job_id]

@@ -21,7 +21,7 @@ def reason_after(*seen: SlurmJob, change: Change | None = None, at_s: float = 2.
     """Why job 1 waits in the last of what passes saw, where the first was followed by a write; 2 s later, or `at_s`."""
     hidden = HiddenReasons()
     hidden.restored(seen[:1], NOW_S)
-    hidden.note((change or SetSiteFactor(1, 500),))
+    hidden.note((change or SetSiteFactor(1, 500),), {job.job_id: job for job in seen[:1]})
     for record_ in seen[1:]:
         (found,) = hidden.restored((record_,), NOW_S + at_s)
     return found.reason
@@ -51,10 +51,10 @@ def test_many_writes_do_not_make_it_last_longer() -> None:
     hidden = HiddenReasons()
     hidden.restored((WAITS,), NOW_S)
     for elapsed_s in range(10, 70, 10):
-        hidden.note((SetSiteFactor(1, elapsed_s),))
+        hidden.note((SetSiteFactor(1, elapsed_s),), {1: WAITS})
         (found,) = hidden.restored((WRITTEN,), NOW_S + elapsed_s)
         assert found.reason == "Resources"
-    hidden.note((SetSiteFactor(1, 1),))
+    hidden.note((SetSiteFactor(1, 1),), {1: WAITS})
     assert hidden.restored((WRITTEN,), NOW_S + 70)[0].reason == "None"
 
 
@@ -86,3 +86,15 @@ def test_what_was_never_tested_is_not_known() -> None:
 
 def test_a_running_job_has_none_to_remember() -> None:
     assert reason_after(WAITS, record(1, state="RUNNING", reason="None")) == "None"
+
+
+def test_an_arrays_limit_outlives_our_write_unless_a_task_has_ended() -> None:
+    """Then Slurm is to test the array again: once for each task that it starts."""
+    full = record(1, reason="JobArrayTaskLimit", site_factor=None, array_tasks=9, array_limit=1)
+    after = replace(full, reason="None", site_factor=0, natives=(1000,))
+    hidden, found = HiddenReasons(), []
+    for tasks, throttled in ((9, 9), (9, 8), (9, 8), (8, 7), (8, 7)):
+        hidden.restored((replace(full, array_tasks=tasks),), NOW_S)
+        hidden.note((SetSiteFactor(1, 0),), {1: replace(full, array_tasks=tasks, throttled_tasks=throttled)})
+        found.append(hidden.restored((replace(after, array_tasks=tasks),), NOW_S)[0].reason)
+    assert found == ["JobArrayTaskLimit", "None", "JobArrayTaskLimit", "None", "JobArrayTaskLimit"]

@@ -106,6 +106,37 @@ def test_what_is_written_to_an_array_is_written_to_its_running_tasks_too(tmp_pat
     assert own.others([last, again]) == {}
 
 
+def test_what_a_throttled_array_was_given_last_is_known_although_slurm_does_not_show_it(tmp_path: Path) -> None:
+    path = tmp_path / "site_factors.json"
+    noted(path, 5, 1000, 1300)
+    full = record(5, site_factor=None, reason="JobArrayTaskLimit", array_tasks=3)
+    held = record(6, site_factor=None, reason="JobHeldUser")
+    for _restart in range(2):
+        own = OwnFactors.of_daemon(path)
+        own.take_in([full, held])
+        assert own.throttled([full, held, record(7, site_factor=None, reason="JobArrayTaskLimit")]) == {5: 1300}
+        assert own.others([full]) == {5: 1000}
+        own.note([], {5: full})
+    own.note([SetSiteFactor(5, 1000)], {5: full})
+    assert own.throttled([full]) == {5: 1000}
+    own.note_failed([SetSiteFactor(5, 1000)])  # so the former one is in force, or was
+    assert own.throttled([full]) == {5: 1300}
+    assert own.others([replace(full, site_factor=1000)]) == {5: 1000}
+
+
+def test_what_an_admin_has_set_over_ours_is_not_taken_for_ours_once_slurm_does_not_show_it(tmp_path: Path) -> None:
+    path = tmp_path / "site_factors.json"
+    noted(path, 5, 0, 300)
+    own = OwnFactors.of_daemon(path)
+    own.take_in([record(5, site_factor=4000, array_tasks=3)])
+    own.note([], {})
+    for daemon in (own, OwnFactors.of_daemon(path)):
+        full = record(5, site_factor=None, reason="JobArrayTaskLimit", array_tasks=2)
+        daemon.take_in([full])
+        assert daemon.throttled([full]) == {}
+        assert daemon.others([full]) == {5: 4000}
+
+
 def test_jobs_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "site_factors.json"
     noted(path, 5, 0, 300)

@@ -584,6 +584,73 @@ def test_explain_says_what_a_waiting_job_waits_for_and_who_leaves(
 
 
 @pytest.mark.parametrize(
+    ("fields", "short"),
+    [
+        ({"nodes": 2, "gpus": 8}, "Of the nodes that suit it 1 is usable now, and it needs 2."),
+        ({"nodes": 2, "gpus": 8, "features": "fast"}, "Of the nodes that suit it 0 are usable now, and it needs 2."),
+        ({"nodes": 1, "gpus": 8, "gpus_per_node": None}, "The nodes that suit it and are usable now have 4 GPUs"),
+        ({"nodes": 1, "gpus": 4}, ""),
+        ({"nodes": 1, "gpus": 4, "gpus_per_node": None}, ""),
+    ],
+)
+@pytest.mark.parametrize(("behind", "otherwise"), [(0, f"{ALL_TAKEN}."), (1, f"{WAITS}.")])
+def test_explain_says_that_nodes_are_down_where_the_end_of_no_job_would_help(
+    tmp_path: Path, fields: dict[str, Any], short: str, behind: int, otherwise: str
+) -> None:
+    fast = frozenset({"fast"})
+    states = ("ALLOCATED", "IDLE+FAIL", "DOWN+REBOOT_ISSUED")
+    first, *down = [
+        SlurmNode(f"n{n}", state, 4, frozenset({"main"}), features=fast) for n, state in enumerate(states, 1)
+    ]
+    nodes = (replace(first, features=frozenset()), *down)
+    held = {"state": "RUNNING", "start_s": 1.0, "node_names": ("n1",), "gpu_nodes": (("n1", 4),)}
+    runs = record(60, **{**held, "gpus": 4, "gpus_per_node": 4, "time_limit_s": 2 * NOW_S})
+    waits = record(
+        61, **{"reason": "Resources", "natives": (100,), "submit_s": NOW_S - 60, "gpus_per_node": 4, **fields}
+    )
+    before = (record(1, reason="Resources", natives=(200,), time_limit_s=60.0),) * behind
+    config = Config(policy="srsf", progress=ProgressSection(spool=tmp_path))
+    view = View.of(config, ClusterRecords(nodes, (runs, waits, *before), ()), NOW_S)
+    (told,) = (one for one in explanations(view) if one.jobid == 61)
+    assert any(sentence.startswith(short or otherwise) for sentence in told.sentences), told.sentences
+
+
+@pytest.mark.parametrize(
+    ("tiers", "fields", "said"),
+    [
+        ({"main": 1, "long": 1}, {}, f"{ALL_TAKEN}."),
+        ({"main": 1, "long": 2}, {}, "The GPUs that it needs are not free, and job 1 in long may come before it."),
+        ({"main": 1}, {}, "The GPUs that it needs are not free, and job 1 in long may come before it."),
+        ({"main": 1}, {"reason": "Dependency"}, f"{ALL_TAKEN}."),
+        ({"main": 1}, {"partition": "cpu"}, f"{ALL_TAKEN}."),
+    ],
+)
+def test_explain_names_a_job_of_another_partition_that_may_come_first(
+    tmp_path: Path, tiers: dict[str, int], fields: dict[str, Any], said: str
+) -> None:
+    """Nobody is preempted for a job while another one may take what comes free."""
+    node = SlurmNode("n1", "ALLOCATED", 4, frozenset({"main", "long"}))
+    held = {"state": "RUNNING", "start_s": 1.0, "node_names": ("n1",), "gpu_nodes": (("n1", 4),)}
+    runs = record(60, **{**held, "gpus": 4, "gpus_per_node": 4, "time_limit_s": 2 * NOW_S})
+    waits = record(61, reason="Resources", natives=(100,), priority=100, time_limit_s=3600.0, submit_s=NOW_S - 60)
+    other = record(1, **{"reason": "Resources", "natives": (50,), "priority": 50, "partition": "long", **fields})
+    config = Config(policy="srsf", progress=ProgressSection(spool=tmp_path))
+    view = View.of(config, ClusterRecords((node,), (runs, waits, other), (), tiers=tiers), NOW_S)
+    (told,) = (one for one in explanations(view) if one.jobid == 61)
+    assert said in told.sentences, told.sentences
+
+
+def test_explain_says_that_an_arrays_own_limit_holds_it_back(tmp_path: Path) -> None:
+    array = {"array_job_id": 61, "array_tasks": 3, "array_limit": 1, "reason": "JobArrayTaskLimit", "site_factor": None}
+    task = record(62, state="RUNNING", array_job_id=61, array_task_id=0, start_s=1.0, node_names=("n1",))
+    config = Config(policy="srsf", progress=ProgressSection(spool=tmp_path))
+    for tasks, until in (((task,), "one has ended"), ((), "Slurm has tested it again")):
+        view = View.of(config, ClusterRecords((), (record(61, **array), *tasks), ()), NOW_S)
+        (told,) = (one for one in explanations(view) if one.jobid == 61)
+        assert any(f"not planned until {until}" in sentence for sentence in told.sentences), told.sentences
+
+
+@pytest.mark.parametrize(
     ("gang", "end"),
     [
         ({"nodes": 2, "gpus": 8}, ", unless it keeps them for job 2, which comes before it."),

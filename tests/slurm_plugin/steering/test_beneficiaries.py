@@ -55,7 +55,10 @@ def test_gpus_of_any_nodes() -> None:
 
 
 def one_gpu_for_job_2(
-    *others: SlurmJob, rests: Mapping[int, float] = MappingProxyType({}), **beneficiary: Any
+    *others: SlurmJob,
+    rests: Mapping[int, float] = MappingProxyType({}),
+    tiers: Mapping[str, int] = MappingProxyType({}),
+    **beneficiary: Any,
 ) -> tuple[Plan, Observation]:
     """A plan that frees a GPU for job 2, with other jobs in the queue; `rests` as in `Remembered`."""
     held = {"state": "RUNNING", "start_s": 1.0, "gpus": 1, "gpus_per_node": 1, "gpu_nodes": (("n1", 1),)}
@@ -63,7 +66,7 @@ def one_gpu_for_job_2(
     full = record(9, node_names=("n1",), **{**held, "start_s": 1e4, "gpus": 3, "gpu_nodes": (("n1", 3),)})
     waits = record(2, reason="Resources", gpus=1, gpus_per_node=1, natives=(50,), **beneficiary)
     there = SlurmNode("n1", "ALLOCATED", 4, frozenset({"main", "fast"}), cpus=16)
-    found = ClusterRecords((there,), (victim, full, waits, *others), ())
+    found = ClusterRecords((there,), (victim, full, waits, *others), (), tiers=tiers)
     seen = observe(found, ProgressSpool(Path("/nowhere")), 1e4, remembered=Remembered(rests=rests))
     return replace(catalog.build("srsf").plan(seen.snapshot), preemptions=(Preemption(1, "", 2),)), seen
 
@@ -193,6 +196,65 @@ def test_room_is_kept_for_another_partitions_job_that_may_be_next(reason: str, p
     """It may be of a higher tier, whatever its priority; it is too large to start at once. None: not looked at yet."""
     large = other(natives=(40,), priority=40, partition="fast", gpus=4, gpus_per_node=4, reason=reason)
     assert left(large, time_limit_s=90_000.0) == preemptions
+
+
+FAST_IS = {tier: {"main": 1, "fast": tier} for tier in (0, 1, 2)}
+BEHIND = {"natives": (40,), "priority": 40}
+
+
+@pytest.mark.parametrize("reason", ["Resources", "None", TIERS, "Priority"])
+@pytest.mark.parametrize("partition", ["fast", "fast,main"])
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize(
+    ("tier", "place", "preemptions"), [(1, BEHIND, 1), (0, BEHIND, 1), (2, BEHIND, 0), (1, {}, 0), (2, {}, 0)]
+)
+def test_a_job_of_another_partition_counts_only_where_slurm_considers_it_first(
+    reason: str, partition: str, size: int, tier: int, place: dict[str, Any], preemptions: int
+) -> None:
+    """By the tiers of the partitions, and in one tier by priority: it takes what comes free, or it is kept for it."""
+    natives = place.get("natives", (60,)) * len(partition.split(","))
+    one = other(partition=partition, gpus=size, gpus_per_node=size, reason=reason, **{**place, "natives": natives})
+    assert left(one, tiers=FAST_IS[tier], time_limit_s=90_000.0, priority=50) == preemptions
+    plan, seen = one_gpu_for_job_2(one, tiers=FAST_IS[tier], time_limit_s=90_000.0, priority=50)
+    assert (not requeues_in_vain(plan, queue(plan, seen), seen, {2: {1}}, {}, {2: {1}})) == bool(preemptions)
+
+
+def test_one_of_a_lower_tier_is_behind_whatever_its_priority() -> None:
+    assert left(other(partition="fast"), tiers=FAST_IS[0]) == 1
+    assert left(other(partition="fast,main"), tiers=FAST_IS[0]) == 0
+
+
+@pytest.mark.parametrize(
+    "doubtful",
+    [
+        {"natives": ()},
+        {"natives": (40, 30), "partition": "fast,main"},
+        {"partition": "elsewhere,fast"},
+        {"reservation": "course"},
+        {"het_job_id": 3},
+    ],
+    ids=[
+        "masked, or set by an operator",
+        "another in each partition",
+        "tier unknown",
+        "in a reservation",
+        "a component",
+    ],
+)
+def test_it_also_counts_where_what_slurm_goes_by_is_not_known(doubtful: dict[str, Any]) -> None:
+    behind = {"partition": "fast", **BEHIND}
+    assert left(other(**behind), tiers=FAST_IS[1], priority=50) == 1
+    assert left(other(**{**behind, **doubtful}), tiers=FAST_IS[1], priority=50) == 0
+    assert left(other(**behind), tiers={"main": 1}, priority=50) == 0
+    assert left(other(**behind), tiers=FAST_IS[1], priority=50, reservation="explsched_2") == 0
+
+
+def test_a_job_of_a_partition_that_is_not_steered_counts_whatever_its_priority() -> None:
+    plan, seen = one_gpu_for_job_2(other(partition="fast", **BEHIND), tiers=FAST_IS[1], priority=50)
+    apart = [job for job in seen.snapshot.jobs if job.job_id != 3]
+    seen = replace(seen, snapshot=Snapshot.of(seen.snapshot.now_s, seen.snapshot.nodes, apart))
+    plan = replace(plan, scores=tuple(score for score in plan.scores if score.job_id != 3))
+    assert without_vain_preemptions(plan, seen).preemptions == ()
 
 
 @pytest.mark.parametrize(

@@ -1235,3 +1235,40 @@ def test_where_limits_are_enforced_the_next_waits_until_the_first_has_started(tm
     back = {"start_s": None, "restarts": 1, "gpu_nodes": (), "node_names": ()}
     slurm.set(gone.job_id, state="PENDING", submit_s=NOW_S + 130, eligible_s=NOW_S + 251, reason="BeginTime", **back)
     assert not [one for one in loop.reconcile(NOW_S + 140).changes if isinstance(one, SignalJob)]
+
+
+@pytest.mark.parametrize("scope", ["user", "account", "partition"])
+@pytest.mark.parametrize("restarts", [0, 5])
+def test_the_place_that_a_throttled_array_was_lent_is_taken_back_once(
+    tmp_path: Path, scope: Any, restarts: int
+) -> None:
+    """Slurm does not show the array's site factor, and starts its next task at it. In scope `partition` it stays."""
+    waits = {"priority": 500, "natives": (500,), "site_factor": 0, "reason": "Priority"}
+    array = {**waits, "array_job_id": 5, "array_tasks": 9, "array_limit": 1}
+    long = {**waits, "natives": (900,), "priority": 900, "time_limit_s": 7200.0}
+    slurm = FakeSlurm((asking(5, **array, time_limit_s=60.0), asking(6, **long)))
+    order = OrderSection(scope=scope, site_factor_file=tmp_path / "site_factors.json")
+    config = configured(tmp_path, order=order, policy="srsf")
+    daemon = Controller(slurm, config)
+    daemon.reconcile(NOW_S)
+    given = {change.job_id: change.site_factor for change in slurm.carried_out if isinstance(change, SetSiteFactor)}
+    assert given[5] > given.get(6, 0)
+    slurm.known[9] = holding(9, array_job_id=5, array_task_id=0, start_s=NOW_S)
+    slurm.set(6, site_factor=given.get(6, 0), priority=900 + given.get(6, 0))
+    slurm.set(5, site_factor=None, natives=(), array_tasks=8, reason="JobArrayTaskLimit", priority=500 + given[5])
+    written = []
+    for number in range(1, 6):
+        daemon = Controller(slurm, config) if number <= restarts else daemon
+        slurm.carried_out.clear()
+        daemon.reconcile(NOW_S + 5 * number)
+        written.append([change for change in slurm.carried_out if isinstance(change, SetSiteFactor)])
+        if SetSiteFactor(5, 0) in written[-1] and number < 3:  # Slurm shows it, until it tests it again
+            slurm.set(5, site_factor=0, natives=(500,), priority=500, reason="None")
+        elif number == 3:
+            slurm.set(5, site_factor=None, natives=(), reason="JobArrayTaskLimit")
+    of_array = [change for changes in written for change in changes if change.job_id == 5]
+    assert of_array == ([] if scope == "partition" else [SetSiteFactor(5, 0)])
+    told = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    why = [one["reason"] for one in told if one["job"] == 5 and one["after"] == 0]
+    assert len(why) == len(of_array)
+    assert all("its array's limit" in reason for reason in why)

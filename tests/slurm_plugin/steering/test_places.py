@@ -166,6 +166,35 @@ def test_a_site_factor_from_before_a_large_nice_is_taken_back() -> None:
     assert place_changes(look(jobs, {1: 400}), [1, 2], ALL) == ()  # somebody else's
 
 
+def test_a_throttled_array_stands_on_its_own_place() -> None:
+    """Else Slurm would start one task after the other from the place that was lent to it once."""
+    full = {"array_tasks": 9, "array_limit": 1, "array_job_id": 1}
+    task = record(8, user="ada", state="RUNNING", array_job_id=1, array_task_id=0, start_s=1.0)
+    shown = [waiting(1, "ada", 500, site_factor=400, priority=900, **full), waiting(2, "ada", 900, site_factor=-400)]
+    assert place_changes(look([*shown, task]), [1, 2, 8], ALL)[0] == SetSiteFactor(1, 0)
+    own = [replace(shown[0], site_factor=0, priority=500), replace(shown[1], site_factor=0, priority=900)]
+    assert place_changes(look([*own, task]), [1, 2, 8], ALL) == ()
+    assert as_slurm_orders(written(own, place_changes(look(own), [1, 2], ALL))) == [1, 2]  # the task has ended
+
+
+def test_so_does_one_that_slurm_does_not_show_until_it_tests_it_again() -> None:
+    full = {"array_tasks": 9, "array_limit": 1, "array_job_id": 1, "site_factor": None, "natives": ()}
+    jobs = [waiting(1, "ada", 500, reason="JobArrayTaskLimit", **full), waiting(2, "bob", 700)]
+    task = record(8, user="ada", state="RUNNING", array_job_id=1, array_task_id=0, start_s=1.0)
+
+    def changes(*jobs: SlurmJob, **known: Any) -> Sequence[SetSiteFactor]:
+        seen = observe(ClusterRecords((), jobs, ()), ProgressSpool(Path("/nowhere")), NOW_S)
+        return place_changes(replace(seen, known=Remembered(**known)), [1, 2], ALL)
+
+    assert changes(*jobs, task, throttled_factors={1: 400}) == (SetSiteFactor(1, 0),)
+    assert changes(*jobs, task, throttled_factors={1: 400}, base_factors={1: 400}) == ()
+    assert changes(*jobs, task, throttled_factors={1: 0}) == ()
+    assert changes(*jobs, task) == ()  # it has been given nothing
+    assert changes(*jobs, throttled_factors={1: 0}) == (SetSiteFactor(1, 0),)
+    assert changes(*jobs, throttled_factors={1: 0}, tested_anew={1: 9}) == ()
+    assert changes(*jobs, throttled_factors={1: 0}, tested_anew={1: 10}) == (SetSiteFactor(1, 0),)
+
+
 def test_a_nice_that_others_site_factors_make_up_for_cuts_nothing_off() -> None:
     jobs = [waiting(i, "ada", -100 - i, site_factor=400, priority=300 - i, nice=3000) for i in (1, 2)]
     after = written(jobs, place_changes(look(jobs, {1: 400, 2: 400}), [2, 1], ALL))
