@@ -182,9 +182,17 @@ def test_files_of_neighbouring_months_may_be_joined(file: Writer) -> None:
     assert [(job.job_id, job.run_s) for job in trace.jobs] == [(5, 40), (6, 1)]
     assert reasons(trace) == {
         2: "JobID: this run is on line 5 as well",
-        4: "JobID: found 'JobID', accepted: ids such as 12, 12_3, 12+1 or 12.batch",
         6: "JobID: this run is on line 3 as well",
     }
+
+
+@pytest.mark.parametrize("more", ["AllocTRES|TimelimitRaw|JobName", "TimelimitRaw|NNodes|AllocTRES|JobName"])
+def test_a_joined_file_of_other_columns_is_not_read_by_the_first_header(file: Writer, more: str) -> None:
+    """The last column is free text, so that one column more would not show in the number of cells."""
+    first = "JobID|Submit|Start|End|State|TimelimitRaw|AllocTRES|JobName\n1|0|1|2|COMPLETED|90|gres/gpu=1|train\n"
+    path = file(first + f"JobID|Submit|Start|End|State|{more}\n2|0|1|2|COMPLETED|64|1440|gres/gpu=4|train\n")
+    with pytest.raises(TraceError, match="line 3: a header of other columns than that of line 1"):
+        sacct.read(path)
 
 
 def test_a_job_that_is_cancelled_while_it_waits_again_ends_then(file: Writer) -> None:
