@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from simulation.results.outcome import Ending, JobRecord, TraceOutcome, Usage
 from simulation.traces.formats.sacct import FORMAT, PastJob, read_history
+from simulation.traces.formats.sacct_rows import SUMMER_TIME
 from simulation.traces.formats.table import open_table
 from simulation.traces.trace import ClusterShape, Rejected, TraceError, first_reasons
 
@@ -50,7 +51,8 @@ def read(path: Path, cluster: ClusterShape | None = None) -> History:
     usage = _usage(past, first_s)
     peak = max(entry.busy_gpus for entry in usage)
     if cluster is not None and cluster.gpus < peak:
-        raise TraceError(f"{path}: jobs held {peak:,} GPUs at once, the cluster has {cluster.gpus:,}")
+        hint = SUMMER_TIME if any(job.is_local for job in past) else ""
+        raise TraceError(f"{path}: jobs held {peak:,} GPUs at once, the cluster has {cluster.gpus:,}{hint}")
     jobs = sorted((_record(job, first_s) for job in past), key=lambda job: (job.submit_s, job.job_id))
     events = sum(1 + 2 * len(job.runs) for job in past)
     outcome = TraceOutcome(NAME, cluster or ClusterShape(1, peak), tuple(jobs), usage, events)

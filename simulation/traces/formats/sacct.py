@@ -67,6 +67,7 @@ class PastJob(Struct, frozen=True):
         name: its name, "" if the file has none.
         lost_gpu_s: work that preemption made it do again, as far as its AdminComment records it.
         line: where its last row stands in the file.
+        is_local: its times are those of a local clock, read as if they were UTC.
 
     """
 
@@ -83,6 +84,7 @@ class PastJob(Struct, frozen=True):
     name: str
     line: int
     lost_gpu_s: float = 0.0
+    is_local: bool = False
 
     @property
     def gpus(self) -> int:
@@ -219,6 +221,7 @@ def _job(job_rows: list[SacctRow]) -> PastJob:
         name=last.name,
         line=last.line,
         lost_gpu_s=_lost_gpu_s(last, requeues),
+        is_local=last.is_local,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,23 @@ def test_times_may_be_as_slurm_prints_them_by_default(file: Writer) -> None:
         "2|2026-11-21T08:42:49|2026-11-21T08:42:50|2026-11-21T08:42:52|COMPLETED|gres/gpu=1\n"
     )
     assert [(job.submit_s, job.run_s) for job in sacct.read(file(HEADER + rows)).jobs] == [(0, 86400), (60, 2)]
+
+
+def test_runs_over_the_end_of_summer_time_keep_their_length(file: Writer) -> None:
+    """In Berlin the hour from 2:00 came twice on 2025-10-26; the third run ends in the second of them."""
+    header = HEADER.replace("State", "ElapsedRaw|State")
+    rows = (
+        "1|2025-10-25T10:00:00|2025-10-25T10:00:00|2025-10-27T10:00:00|176400|COMPLETED|gres/gpu=1\n"
+        "2|2025-10-27T10:00:00|2025-10-27T10:00:00|2025-10-27T10:01:00|60|COMPLETED|gres/gpu=1\n"
+        "3|2025-10-26T02:30:00|2025-10-26T02:30:00|2025-10-26T02:10:00|2400|COMPLETED|gres/gpu=1\n"
+        "4|2025-10-25T10:00:00|2025-10-25T10:00:00|2025-10-27T10:00:00|180000|COMPLETED|gres/gpu=1\n"
+        "5|2025-10-26T02:30:00|2025-10-26T02:30:00|2025-10-26T02:10:00|9000|COMPLETED|gres/gpu=1\n"
+    )
+    trace = sacct.read(file(header + rows))
+    assert {job.job_id: job.run_s for job in trace.jobs} == {1: 176_400, 2: 60, 3: 2400}
+    hint = r" \(local times when summer time began or ended\? Print them with SLURM_TIME_FORMAT=%s\)"
+    for line, words in ((5, "ElapsedRaw: found 180000 s, .* to End"), (6, "End: lies 1200 s before Start")):
+        assert re.fullmatch(words + hint, reasons(trace)[line])
 
 
 def test_elapsed_leaves_suspension_out_and_may_be_a_duration(file: Writer) -> None:
