@@ -136,6 +136,14 @@ def count_gpus(column: str, text: str) -> int:
 
 
 @lru_cache(4096)
+def gpu_types(column: str, text: str) -> tuple[str, ...]:
+    """The types of GPU in a TRES list, in order of their names."""
+    found = (_GPU.fullmatch(part.strip()) for part in text.split(","))
+    named = {match["type"] for match in found if match is not None and match["type"] and match["count"] != "0"}
+    return tuple(sorted(label(column, name.removeprefix(":")) for name in named))
+
+
+@lru_cache(4096)
 def parse_state(column: str, text: str) -> str:
     """A job state without its cause: CANCELLED of `CANCELLED by 1000`."""
     parts = text.split()
@@ -170,6 +178,7 @@ class SacctRow(Struct, frozen=True):
     name: str
     admin_comment: str
     is_local: bool
+    gpu_types: tuple[str, ...]
 
 
 def row_parser(table: Table) -> Callable[[int, list[str]], SacctRow | None]:
@@ -218,6 +227,7 @@ def row_parser(table: Table) -> Callable[[int, list[str]], SacctRow | None]:
             name=_job_name(cell["JobName"](row)),
             admin_comment=cell["AdminComment"](row),
             is_local=is_local,
+            gpu_types=gpu_types("AllocTRES", cell["AllocTRES"](row)) or gpu_types("ReqTRES", cell["ReqTRES"](row)),
         )
 
     return parse

@@ -455,6 +455,19 @@ def test_queues_that_are_replayed_as_one_are_warned_of(tmp_path: Path) -> None:
     assert told.stderr == "warning: 2 queues are replayed as one\n"
 
 
+def test_types_of_gpus_that_are_replayed_as_one_are_warned_of(tmp_path: Path) -> None:
+    path = tmp_path / "history.txt"
+    header = "JobID|Submit|Start|End|State|AllocTRES|ReqTRES\n"
+    row = "{n}|0|0|60|COMPLETED|gres/gpu:{name}=8,gres/gpu=8|gres/gpu=8\n"
+    path.write_text(header + row.format(n=1, name="h100") + row.format(n=2, name="a100"))
+    words = ("--trace", path, "--cluster", "2x8", "--policy", "fifo")
+    warning = "2 types of GPU (a100, h100) are replayed as one"
+    assert f"warning: {warning}\n" in call("simulate", *words).stderr
+    assert warning in told("simulate", *words)["warnings"]
+    path.write_text(header + row.format(n=1, name="h100") + "2|0|0|60|COMPLETED|gres/gpu=8|gres/gpu=8\n")
+    assert "types of GPU" not in call("simulate", *words).stderr
+
+
 def test_policies_get_the_options_of_a_sites_configuration(tmp_path: Path) -> None:
     trace, config = tmp_path / "two.csv", tmp_path / "explsched.yaml"
     trace.write_text("job_id,submit_s,gpus,run_s,time_limit_s\n1,0,1,590,600\n2,10,1,5,10\n")

@@ -110,6 +110,13 @@ def test_gpus_are_counted_once(file: Writer, tres: str, gpus: int) -> None:
     assert job.gpus == gpus
 
 
+def test_a_job_has_the_types_of_all_its_components(file: Writer) -> None:
+    rows = "5+0|0|1|9|COMPLETED|gres/gpu=2,gres/gpu:h100=2\n5+1|0|1|9|COMPLETED|gres/gpu:a100=4,gres/gpu:v100=0\n"
+    (job,) = sacct.read(file(HEADER + rows)).jobs
+    assert job.recorded is not None
+    assert job.recorded.gpu_types == ("a100", "h100")
+
+
 def test_without_allocated_tres_the_request_counts(file: Writer) -> None:
     header = "JobID|Submit|Start|End|State|AllocTRES|ReqTRES\n"
     (job,) = sacct.read(file(header + "1|0|1|2|COMPLETED|cpu=1|cpu=1,gres/gpu=2\n")).jobs
