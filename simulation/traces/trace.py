@@ -36,10 +36,14 @@ class Recorded:
     """What a site's history tells of a job beyond what is replayed.
 
     Attributes:
+        arrived_s: when it began to wait, in seconds since 1970: submitted and eligible.
+        ended_s: when it ended, in seconds since 1970.
         gpu_types: the types of its GPUs, none where the site does not account them.
 
     """
 
+    arrived_s: float
+    ended_s: float
     gpu_types: tuple[str, ...] = ()
 
 

@@ -359,6 +359,27 @@ def test_a_history_tells_nothing_of_the_jobs_that_are_replayed(tmp_path: Path) -
     assert [after[name] for name in ("avg_jct_s", *_OF_LEARNT)] == [before[name] for name in ("avg_jct_s", *_OF_LEARNT)]
 
 
+def test_a_history_tells_nothing_of_jobs_that_end_after_the_trace_began(tmp_path: Path) -> None:
+    """Without JobIDRaw, tasks of arrays get other numbers in each file: those of the trace show by their ends."""
+    path, history = tmp_path / "january.txt", tmp_path / "year.txt"
+    row = "{n}|ada|{at}|{at}|{end}|COMPLETED|gres/gpu=1\n"
+    header = "JobID|User|Submit|Start|End|State|AllocTRES\n"
+    before = "".join(row.format(n=n, at=n, end=n + 100) for n in range(10))
+    tasks = "".join(row.format(n=f"50_{n}", at=2000 + n, end=2060 + n) for n in range(4))
+    after = "".join(row.format(n=900 + n, at=9000, end=9060) for n in range(8))
+    path.write_text(header + tasks)
+    words = ("simulate", "--trace", path, "--cluster", "1x1", "--policy", "srsf", "--estimates", "learnt")
+    history.write_text(header + before)
+    alone = told(*words, "--history", history)
+    history.write_text(header + before + tasks + after)
+    result = call(*words, "--history", history)
+    assert result.stderr.splitlines()[0] == (
+        f"warning: {history}: 12 jobs left out that ended after the trace began (1970-01-01)"
+    )
+    year = told(*words, "--history", history)
+    assert [year[name] for name in _OF_LEARNT] == [alone[name] for name in _OF_LEARNT]
+
+
 def test_a_comparison_for_people(trace: Path) -> None:
     result = call("compare", "--trace", str(trace), "--cluster", "1x2", "--policies", "fifo,srsf", "-j", 1)
     assert result.exit_code == 0, result.output
