@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 import click
@@ -30,9 +31,9 @@ from simulation.cli.replay import TraceReplay, check_policies, replay_json
 from simulation.cli.replay_options import cluster_option, replay_options, report_rejected
 from simulation.results import history
 from simulation.results.metrics import Metrics, as_dict, measure
-from simulation.results.outcome import TraceOutcome
+from simulation.results.outcome import Ending, TraceOutcome
 from simulation.traces.formats.cluster import read_cluster
-from simulation.traces.trace import require_all_rows
+from simulation.traces.trace import Trace, require_all_rows
 
 _POLICY_HELP = (
     "Policy to simulate; `sexplsched policies` lists them. explsched:STRATEGY has another sweep strategy (asha, "
@@ -68,14 +69,26 @@ def simulate(
     with bars([policy]) as report:
         outcome = replay.under(policy, lambda ended, jobs: report(0, ended, jobs))
     metrics = measure(outcome)
+    killed = _killed_for_sharing(replay.trace, outcome)
     cpu_s = time.process_time()
     if as_json:
         figures = {"policy": policy, **as_dict(metrics), "events": outcome.events, "cpu_s": round(cpu_s, 3)}
-        click.echo(json.dumps({**figures, **replay_json(replay, [policy])}, indent=1))
+        click.echo(json.dumps({**figures, **replay_json(replay, [policy], killed)}, indent=1))
     else:
         click.echo(f"{policy} on {replay.cluster.gpus} GPUs, {outcome.events} events, {cpu_s:.1f} s of CPU")
         click.echo("\n".join(figure_lines(metrics)))
+    for warning in killed:
+        click.echo(f"warning: {warning}", err=True)
     write_files([outcome], plot_path, jobs_path, series_path)
+
+
+def _killed_for_sharing(trace: Trace, outcome: TraceOutcome) -> tuple[str, ...]:
+    """A warning if jobs reached their time limits within which they end when they run alone, without interruption."""
+    fits = {job.job_id for job in trace.jobs if job.time_limit_s is not None and job.run_s <= job.time_limit_s}
+    killed = sum(job.ending is Ending.TIME_LIMIT and job.job_id in fits for job in outcome.jobs)
+    if not killed:
+        return ()
+    return (f"{killed:,} jobs reached their time limits and would not have alone, which shortens JCTs",)
 
 
 _COMPARE_EXAMPLES = """\b
@@ -185,12 +198,13 @@ def compare(
 
 
 def _completing_fewer(columns: Sequence[PolicyColumn]) -> tuple[str, ...]:
-    """A warning if jobs complete their work under the first policy and not under others."""
+    """A warning if jobs complete their work under one policy and not under others, be it the first."""
     completed = [(one.policy, one.values["completed"] or 0) for one in columns]
-    fewer = [f"{policy} {count:g}" for policy, count in completed if count < completed[0][1]]
+    best, most = max(completed, key=itemgetter(1), default=("", 0))
+    fewer = [f"{policy} {count:g}" for policy, count in completed if count < most]
     if not fewer:
         return ()
-    counts = f"{', '.join(fewer)}; {completed[0][0]} {completed[0][1]:g}"
+    counts = f"{', '.join(fewer)}; {best} {most:g}"
     return (f"fewer jobs completed their work ({counts}), which shortens JCTs",)
 
 

@@ -416,6 +416,17 @@ def test_jct_of_a_policy_that_completes_fewer_jobs_is_warned_of(trace: Path) -> 
     asked = call(*words, "--policies", "fifo,sjf-ffs", "--json")
     assert f"warning: {warning}\n" in asked.stderr
     assert warning in json.loads(asked.stdout)["warnings"]
+    assert f"warning: {warning}\n" in call(*words, "--policies", "sjf-ffs,fifo").stderr
+
+
+def test_jobs_that_reach_their_time_limits_for_sharing_are_warned_of(trace: Path) -> None:
+    """The third is too long for its own limit, under any policy."""
+    trace.write_text("job_id,submit_s,gpus,run_s,time_limit_s\n1,0,1,300,400\n2,0,1,300,400\n3,900,1,300,200\n")
+    words = ("simulate", "--trace", trace, "--cluster", "1x1", "--policy")
+    warning = "2 jobs reached their time limits and would not have alone, which shortens JCTs"
+    assert f"warning: {warning}\n" in call(*words, "sjf-ffs").stderr
+    assert warning in told(*words, "sjf-ffs")["warnings"]
+    assert call(*words, "fifo").stderr == ""
 
 
 def test_a_table_goes_on_below_where_it_is_too_wide() -> None:
