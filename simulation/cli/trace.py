@@ -34,6 +34,7 @@ _format = click.option(
     "--format", "form", type=click.Choice(formats.NAMES), help="Format of FILE.  [default: detected from the header]"
 )
 _strict = click.option("--strict", "is_strict", is_flag=True, help="Fail if any row cannot be used.")
+_HELD_BACK_S = 60.0  # slurmctld itself takes a moment to find a job eligible
 _CLUSTER_HELP = "Shape such as 8x8, or a file: YAML or JSON with nodes and gpus_per_node, or Muri's CSV."
 
 
@@ -186,6 +187,8 @@ def _lines(figures: Summary, shape: ClusterShape | None, load: float | None) -> 
         lines.append(("run time", f"median {median}, mean {mean}, longest {longest}"))
     lines.append(("gang", ", ".join(f"{size.gpus} GPUs: {size.jobs:,}" for size in figures.gpus)))
     lines.append(("owners", f"{figures.users:,} users, {figures.queues:,} queues"))
+    if figures.held_back:
+        lines.append(("held back", f"{figures.held_back:,} jobs (--dependency, --begin, ...) come when they did then"))
     if shape is not None:
         text = "all submitted at once" if load is None else f"{load:.3g}"
         lines.append(("load", f"{text} on {shape.nodes}x{shape.gpus_per_node} ({shape.gpus:,} GPUs)"))
@@ -239,6 +242,7 @@ class Summary(Struct, frozen=True):
         queues: distinct queues that are named.
         with_stages: jobs whose stage times are known.
         with_time_limit: jobs that have one.
+        held_back: jobs of a history that became eligible a minute or more after they were submitted.
         rejected: rows left out.
         rejected_by: rows left out by the column at fault, most first.
 
@@ -254,6 +258,7 @@ class Summary(Struct, frozen=True):
     queues: int
     with_stages: int
     with_time_limit: int
+    held_back: int
     rejected: int
     rejected_by: tuple[RejectedRows, ...]
 
@@ -282,6 +287,7 @@ def summarize(trace: Trace) -> Summary:
         queues=len({job.queue for job in jobs if job.queue}),
         with_stages=sum(job.stages is not None for job in jobs),
         with_time_limit=sum(job.time_limit_s is not None for job in jobs),
+        held_back=sum(job.recorded is not None and job.recorded.held_back_s >= _HELD_BACK_S for job in jobs),
         rejected=len(trace.rejected),
         rejected_by=_by_column(trace.rejected),
     )

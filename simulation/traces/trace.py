@@ -38,12 +38,14 @@ class Recorded:
     Attributes:
         arrived_s: when it began to wait, in seconds since 1970: submitted and eligible.
         ended_s: when it ended, in seconds since 1970.
+        held_back_s: how long it was submitted and not yet eligible (dependencies, --begin, holds, array limits).
         gpu_types: the types of its GPUs, none where the site does not account them.
 
     """
 
     arrived_s: float
     ended_s: float
+    held_back_s: float
     gpu_types: tuple[str, ...] = ()
 
 

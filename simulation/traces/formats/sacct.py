@@ -285,7 +285,7 @@ def _parse(table: Table) -> Trace:
             user=job.user,
             queue=job.queue,
             line=job.line,
-            recorded=Recorded(job.arrival_s, job.end_s, job.gpu_types),
+            recorded=Recorded(job.arrival_s, job.end_s, job.arrival_s - job.submit_s, job.gpu_types),
         )
         for job in past
     )
