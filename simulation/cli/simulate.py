@@ -13,7 +13,7 @@ import click
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from explsched.cli import input_file, json_option
+from explsched.cli import input_file, json_option, moment
 from explsched.errors import ExplschedError
 from explsched.tables import room
 from simulation.cli.outputs import (
@@ -222,7 +222,7 @@ def _ratios(finished: Sequence[Finished]) -> list[dict[str, object]]:
 
 _METRICS_EXAMPLES = """\b
 example:
-  sexplsched metrics --from-sacct history.txt --cluster 8x8
+  sexplsched metrics --from-sacct history.txt --cluster 8x8 --since 2026-01-01 --until 2026-02-01
 """
 
 
@@ -236,6 +236,16 @@ example:
     help="Output of sacct; `sexplsched trace --help` shows the command line.",
 )
 @cluster_option(required=False)
+@click.option(
+    "--since",
+    "since_s",
+    type=moment,
+    metavar="TIME",
+    help="Measure the cluster's use from there on; sacct's --starttime.  [default: first submission]",
+)
+@click.option(
+    "--until", "until_s", type=moment, metavar="TIME", help="As --since; sacct's --endtime.  [default: last end]"
+)
 @click.option("--strict", "is_strict", is_flag=True, help="Fail if any row cannot be used.")
 @plot_option
 @jobs_option
@@ -243,6 +253,8 @@ example:
 def metrics(
     path: Path,
     cluster: str | None,
+    since_s: float | None,
+    until_s: float | None,
     is_strict: bool,  # noqa: FBT001  click passes by name
     plot_path: Path | None,
     jobs_path: Path | None,
@@ -251,9 +263,12 @@ def metrics(
     """Measure what happened on a cluster, from sacct's output.
 
     The figures are those of `simulate` and `compare`. Without --cluster, utilisation and fairness are relative to the
-    most GPUs that were ever held at once.
+    most GPUs that were ever held at once. --since and --until limit gpu_utilisation and held_gpu_h; figures of jobs are
+    those of all jobs in the file.
     """
-    past = history.read(path, read_cluster(cluster) if cluster else None)
+    if since_s is not None and until_s is not None and since_s >= until_s:
+        raise click.BadParameter("must be later than --since", param_hint="--until")
+    past = history.read(path, read_cluster(cluster) if cluster else None, since_s, until_s)
     if is_strict:
         require_all_rows(path, past.rejected)
     report_rejected(path, past.rejected)

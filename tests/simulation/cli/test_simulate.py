@@ -1,4 +1,4 @@
-"""`simulate`, `compare` and `metrics` from their options to what they print."""
+"""`simulate` and `compare` from their options to what they print."""
 
 from __future__ import annotations
 
@@ -604,21 +604,6 @@ def test_a_file_that_cannot_be_written_keeps_what_it_had(trace: Path, tmp_path: 
     assert done.stdout.startswith("fifo on 2 GPUs")
     assert path.read_text() == "precious"
     assert list(tmp_path.glob("*out*")) == [path]
-
-
-def test_a_sites_history(tmp_path: Path) -> None:
-    path = tmp_path / "history.txt"
-    path.write_text(
-        "JobID|Submit|Start|End|State|AllocTRES\n7|100|110|210|COMPLETED|gres/gpu=4\n8|100|110|160|FAILED|cpu=1\n"
-    )
-    found = told("metrics", "--from-sacct", path, "--cluster", "1x8")
-    assert (found["policy"], found["jobs"], found["avg_jct_s"], found["avg_queue_s"]) == ("history", 1, 110, 10)
-    assert (found["gpus"], found["peak_gpus"], found["rejected"]) == (8, 4, 1)
-    assert found["gpu_utilisation"] == pytest.approx(4 * 100 / (8 * 110))
-    people = call("metrics", "--from-sacct", path)
-    assert "on 4 GPUs, the most that were held at once" in people.stdout
-    assert "line 3: " in people.stderr
-    assert isinstance(call("metrics", "--from-sacct", path, "--strict").exception, ExplschedError)
 
 
 def test_the_page_for_admins_explains_every_figure() -> None:
