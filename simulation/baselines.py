@@ -32,7 +32,7 @@ def slurm(options: PolicyOptions) -> Policy:
     """Slurm's own order and backfill."""
     own_depth = options.reservation_depth
     backfill = AS_SLURM if own_depth is None else replace(AS_SLURM, reservation_depth=own_depth)
-    summary = "Slurm's own: multifactor priority, conservative backfill"
+    summary = "as Slurm: age, fair share of what present jobs have used, conservative backfill"
     return Policy("slurm", summary, Multifactor(), backfill=backfill, needs=reserving(backfill))
 
 

@@ -51,7 +51,7 @@ class TraceReplay(Struct, frozen=True):
     def warnings(self, policies: Sequence[str]) -> tuple[str, ...]:
         """What these policies need and the trace lacks, and what they do without it; one sentence for each need.
 
-        And what of the trace is left out.
+        And what differs among the nodes of the trace, and is one here.
 
         Raises `PolicyError` for a name that is not in the catalogue.
         """
@@ -69,7 +69,11 @@ class TraceReplay(Struct, frozen=True):
                     affected.setdefault(text, []).append(name)
         lacks = (f"{', '.join(names)}: {text}" for text, names in affected.items())
         queues = {job.queue for job in self.trace.jobs}
-        return (*lacks, *([f"{len(queues)} queues are replayed as one"] if len(queues) > 1 else ()))
+        types = {name for job in self.trace.jobs if job.recorded for name in job.recorded.gpu_types}
+        pooled = [f"{len(queues)} queues are replayed as one"] if len(queues) > 1 else []
+        if len(types) > 1:
+            pooled.append(f"{len(types)} types of GPU ({', '.join(sorted(types))}) are replayed as one")
+        return (*lacks, *pooled)
 
     def _lacking(self, data: JobData) -> int:
         """How many jobs of the trace lack some data."""

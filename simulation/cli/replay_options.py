@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import wraps
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -126,13 +128,22 @@ def _check_history(how: Settings | MuriOptions, path: Path, trace_path: Path) ->
 
 
 def _earlier(path: Path, trace: Trace) -> tuple[TraceJob, ...]:
-    """The jobs of a history, without those of the trace; a warning tells of these."""
+    """The jobs of a history, without those of the trace and without later ones; warnings tell of these.
+
+    Only files of sacct tell when a job ended. There an id alone does not make two jobs one: the tasks of an array may
+    have other ones in each file.
+    """
     history = formats.read_any(path)
     report_rejected(path, history.rejected)
     own = {_identity(job) for job in trace.jobs}
-    earlier = tuple(job for job in history.jobs if _identity(job) not in own)
-    if twice := len(history.jobs) - len(earlier):
+    others = [job for job in history.jobs if _identity(job) not in own]
+    if twice := len(history.jobs) - len(others):
         click.echo(f"warning: {path}: {twice:,} jobs left out that the trace has as well", err=True)
+    began_s = min((job.recorded.arrived_s for job in trace.jobs if job.recorded), default=inf)
+    earlier = tuple(job for job in others if job.recorded is None or job.recorded.ended_s <= began_s)
+    if later := len(others) - len(earlier):
+        on = datetime.fromtimestamp(began_s, UTC).date()
+        click.echo(f"warning: {path}: {later:,} jobs left out that ended after the trace began ({on})", err=True)
     return earlier
 
 

@@ -6,13 +6,14 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 import click
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from explsched.cli import input_file, json_option
+from explsched.cli import input_file, json_option, moment
 from explsched.errors import ExplschedError
 from explsched.tables import room
 from simulation.cli.outputs import (
@@ -30,9 +31,9 @@ from simulation.cli.replay import TraceReplay, check_policies, replay_json
 from simulation.cli.replay_options import cluster_option, replay_options, report_rejected
 from simulation.results import history
 from simulation.results.metrics import Metrics, as_dict, measure
-from simulation.results.outcome import TraceOutcome
+from simulation.results.outcome import Ending, TraceOutcome
 from simulation.traces.formats.cluster import read_cluster
-from simulation.traces.trace import require_all_rows
+from simulation.traces.trace import Trace, require_all_rows
 
 _POLICY_HELP = (
     "Policy to simulate; `sexplsched policies` lists them. explsched:STRATEGY has another sweep strategy (asha, "
@@ -68,14 +69,26 @@ def simulate(
     with bars([policy]) as report:
         outcome = replay.under(policy, lambda ended, jobs: report(0, ended, jobs))
     metrics = measure(outcome)
+    killed = _killed_for_sharing(replay.trace, outcome)
     cpu_s = time.process_time()
     if as_json:
         figures = {"policy": policy, **as_dict(metrics), "events": outcome.events, "cpu_s": round(cpu_s, 3)}
-        click.echo(json.dumps({**figures, **replay_json(replay, [policy])}, indent=1))
+        click.echo(json.dumps({**figures, **replay_json(replay, [policy], killed)}, indent=1))
     else:
         click.echo(f"{policy} on {replay.cluster.gpus} GPUs, {outcome.events} events, {cpu_s:.1f} s of CPU")
         click.echo("\n".join(figure_lines(metrics)))
+    for warning in killed:
+        click.echo(f"warning: {warning}", err=True)
     write_files([outcome], plot_path, jobs_path, series_path)
+
+
+def _killed_for_sharing(trace: Trace, outcome: TraceOutcome) -> tuple[str, ...]:
+    """A warning if jobs reached their time limits within which they end when they run alone, without interruption."""
+    fits = {job.job_id for job in trace.jobs if job.time_limit_s is not None and job.run_s <= job.time_limit_s}
+    killed = sum(job.ending is Ending.TIME_LIMIT and job.job_id in fits for job in outcome.jobs)
+    if not killed:
+        return ()
+    return (f"{killed:,} jobs reached their time limits and would not have alone, which shortens JCTs",)
 
 
 _COMPARE_EXAMPLES = """\b
@@ -185,12 +198,13 @@ def compare(
 
 
 def _completing_fewer(columns: Sequence[PolicyColumn]) -> tuple[str, ...]:
-    """A warning if jobs complete their work under the first policy and not under others."""
+    """A warning if jobs complete their work under one policy and not under others, be it the first."""
     completed = [(one.policy, one.values["completed"] or 0) for one in columns]
-    fewer = [f"{policy} {count:g}" for policy, count in completed if count < completed[0][1]]
+    best, most = max(completed, key=itemgetter(1), default=("", 0))
+    fewer = [f"{policy} {count:g}" for policy, count in completed if count < most]
     if not fewer:
         return ()
-    counts = f"{', '.join(fewer)}; {completed[0][0]} {completed[0][1]:g}"
+    counts = f"{', '.join(fewer)}; {best} {most:g}"
     return (f"fewer jobs completed their work ({counts}), which shortens JCTs",)
 
 
@@ -208,7 +222,7 @@ def _ratios(finished: Sequence[Finished]) -> list[dict[str, object]]:
 
 _METRICS_EXAMPLES = """\b
 example:
-  sexplsched metrics --from-sacct history.txt --cluster 8x8
+  sexplsched metrics --from-sacct history.txt --cluster 8x8 --since 2026-01-01 --until 2026-02-01
 """
 
 
@@ -222,6 +236,16 @@ example:
     help="Output of sacct; `sexplsched trace --help` shows the command line.",
 )
 @cluster_option(required=False)
+@click.option(
+    "--since",
+    "since_s",
+    type=moment,
+    metavar="TIME",
+    help="Measure the cluster's use from there on; sacct's --starttime.  [default: first submission]",
+)
+@click.option(
+    "--until", "until_s", type=moment, metavar="TIME", help="As --since; sacct's --endtime.  [default: last end]"
+)
 @click.option("--strict", "is_strict", is_flag=True, help="Fail if any row cannot be used.")
 @plot_option
 @jobs_option
@@ -229,6 +253,8 @@ example:
 def metrics(
     path: Path,
     cluster: str | None,
+    since_s: float | None,
+    until_s: float | None,
     is_strict: bool,  # noqa: FBT001  click passes by name
     plot_path: Path | None,
     jobs_path: Path | None,
@@ -237,9 +263,12 @@ def metrics(
     """Measure what happened on a cluster, from sacct's output.
 
     The figures are those of `simulate` and `compare`. Without --cluster, utilisation and fairness are relative to the
-    most GPUs that were ever held at once.
+    most GPUs that were ever held at once. --since and --until limit gpu_utilisation and held_gpu_h; figures of jobs are
+    those of all jobs in the file.
     """
-    past = history.read(path, read_cluster(cluster) if cluster else None)
+    if since_s is not None and until_s is not None and since_s >= until_s:
+        raise click.BadParameter("must be later than --since", param_hint="--until")
+    past = history.read(path, read_cluster(cluster) if cluster else None, since_s, until_s)
     if is_strict:
         require_all_rows(path, past.rejected)
     report_rejected(path, past.rejected)

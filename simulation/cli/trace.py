@@ -34,6 +34,9 @@ _format = click.option(
     "--format", "form", type=click.Choice(formats.NAMES), help="Format of FILE.  [default: detected from the header]"
 )
 _strict = click.option("--strict", "is_strict", is_flag=True, help="Fail if any row cannot be used.")
+_FEW_EARLY = 0.03
+"""Where fewer of a history's jobs came in the first tenth of its span, most of these were left from an earlier time."""
+_HELD_BACK_S = 60.0  # slurmctld itself takes a moment to find a job eligible
 _CLUSTER_HELP = "Shape such as 8x8, or a file: YAML or JSON with nodes and gpus_per_node, or Muri's CSV."
 
 
@@ -186,6 +189,12 @@ def _lines(figures: Summary, shape: ClusterShape | None, load: float | None) -> 
         lines.append(("run time", f"median {median}, mean {mean}, longest {longest}"))
     lines.append(("gang", ", ".join(f"{size.gpus} GPUs: {size.jobs:,}" for size in figures.gpus)))
     lines.append(("owners", f"{figures.users:,} users, {figures.queues:,} queues"))
+    early = figures.first_tenth_share
+    if early is not None and early < _FEW_EARLY and figures.source_format == sacct.FORMAT.name:
+        text = f"{early:.1%} of the jobs in the first tenth of that time: left from before? See docs/simulation.md"
+        lines.append(("early", text))
+    if figures.held_back:
+        lines.append(("held back", f"{figures.held_back:,} jobs (--dependency, --begin, ...) come when they did then"))
     if shape is not None:
         text = "all submitted at once" if load is None else f"{load:.3g}"
         lines.append(("load", f"{text} on {shape.nodes}x{shape.gpus_per_node} ({shape.gpus:,} GPUs)"))
@@ -239,6 +248,8 @@ class Summary(Struct, frozen=True):
         queues: distinct queues that are named.
         with_stages: jobs whose stage times are known.
         with_time_limit: jobs that have one.
+        first_tenth_share: share of the jobs that were submitted in the first tenth of the span; None without a span.
+        held_back: jobs of a history that became eligible a minute or more after they were submitted.
         rejected: rows left out.
         rejected_by: rows left out by the column at fault, most first.
 
@@ -254,6 +265,8 @@ class Summary(Struct, frozen=True):
     queues: int
     with_stages: int
     with_time_limit: int
+    first_tenth_share: float | None
+    held_back: int
     rejected: int
     rejected_by: tuple[RejectedRows, ...]
 
@@ -266,11 +279,13 @@ def summarize(trace: Trace) -> Summary:
     """The figures of a trace."""
     jobs = trace.jobs
     run_s = np.array([job.run_s for job in jobs])
+    span_s = jobs[-1].submit_s - jobs[0].submit_s if jobs else 0.0
+    early = sum(job.submit_s - jobs[0].submit_s < span_s / 10 for job in jobs)
     sizes = Counter(job.gpus for job in jobs)
     return Summary(
         source_format=trace.source_format,
         jobs=len(jobs),
-        span_s=jobs[-1].submit_s - jobs[0].submit_s if jobs else 0.0,
+        span_s=span_s,
         work_gpu_s=math.fsum(job.gpus * job.run_s for job in jobs),
         run=RunTimesAlone(
             float(np.median(run_s)), float(run_s.mean()), float(np.quantile(run_s, 0.99)), float(run_s.max())
@@ -282,6 +297,8 @@ def summarize(trace: Trace) -> Summary:
         queues=len({job.queue for job in jobs if job.queue}),
         with_stages=sum(job.stages is not None for job in jobs),
         with_time_limit=sum(job.time_limit_s is not None for job in jobs),
+        first_tenth_share=early / len(jobs) if span_s else None,
+        held_back=sum(job.recorded is not None and job.recorded.held_back_s >= _HELD_BACK_S for job in jobs),
         rejected=len(trace.rejected),
         rejected_by=_by_column(trace.rejected),
     )

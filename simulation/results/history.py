@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec import Struct
 
 from simulation.results.outcome import Ending, JobRecord, TraceOutcome, Usage
 from simulation.traces.formats.sacct import FORMAT, PastJob, read_history
+from simulation.traces.formats.sacct_rows import SUMMER_TIME
 from simulation.traces.formats.table import open_table
 from simulation.traces.trace import ClusterShape, Rejected, TraceError, first_reasons
 
@@ -32,14 +34,18 @@ class History(Struct, frozen=True):
     rejected: tuple[Rejected, ...]
 
 
-def read(path: Path, cluster: ClusterShape | None = None) -> History:
+def read(
+    path: Path, cluster: ClusterShape | None = None, since_s: float | None = None, until_s: float | None = None
+) -> History:
     """The history in a file of sacct, see `formats.sacct`, of jobs that held GPUs and have ended.
 
     Time 0 is when the first job began to wait, which is when it was submitted and eligible. All of a completed job's
     time counts as its work, except what its AdminComment records as repeated. Requeues count as preemptions. A job that
     had other sizes is one of the largest, which needs the GPU-seconds of all of them. Suspended jobs hold their GPUs.
     Without a cluster, its capacity is taken to be the most GPUs held at once. On which nodes jobs were is not read, so
-    there is no fragmentation. Raises `TraceError` for a file of another kind, and for a cluster that is too small.
+    there is no fragmentation. The use of the cluster is that from `since_s` to `until_s`, in seconds since 1970.
+    Without them it is from the first submission to the last end, which lie far outside sacct's window where jobs ran
+    on into it or out of it. Raises `TraceError` for a file of another kind, and for a cluster that is too small.
     """
     with open_table(path) as table:
         FORMAT.require(table)
@@ -50,11 +56,24 @@ def read(path: Path, cluster: ClusterShape | None = None) -> History:
     usage = _usage(past, first_s)
     peak = max(entry.busy_gpus for entry in usage)
     if cluster is not None and cluster.gpus < peak:
-        raise TraceError(f"{path}: jobs held {peak:,} GPUs at once, the cluster has {cluster.gpus:,}")
+        hint = SUMMER_TIME if any(job.is_local for job in past) else ""
+        raise TraceError(f"{path}: jobs held {peak:,} GPUs at once, the cluster has {cluster.gpus:,}{hint}")
     jobs = sorted((_record(job, first_s) for job in past), key=lambda job: (job.submit_s, job.job_id))
     events = sum(1 + 2 * len(job.runs) for job in past)
-    outcome = TraceOutcome(NAME, cluster or ClusterShape(1, peak), tuple(jobs), usage, events)
+    window_s = None
+    if since_s is not None or until_s is not None:
+        is_local = any(job.is_local for job in past)
+        from_s = first_s if since_s is None else _in_file_s(since_s, is_local=is_local)
+        to_s = max(job.end_s for job in past) if until_s is None else _in_file_s(until_s, is_local=is_local)
+        window_s = from_s - first_s, to_s - first_s
+    shape = cluster or ClusterShape(1, peak)
+    outcome = TraceOutcome(NAME, shape, tuple(jobs), usage, events, window_s=window_s)
     return History(outcome, peak, tuple(sorted(rejected, key=lambda row: row.line)))
+
+
+def _in_file_s(time_s: float, *, is_local: bool) -> float:
+    """A time as a file spells it: where it has those of a local clock, they are read as if they were UTC."""
+    return datetime.fromtimestamp(time_s).replace(tzinfo=UTC).timestamp() if is_local else time_s
 
 
 def _record(job: PastJob, first_s: float) -> JobRecord:

@@ -49,7 +49,9 @@ class Metrics:
     avg_queue_s: float | None = _figure("s", "mean time from submission to first start, of the jobs that started")
     median_queue_s: float | None = _figure("s", "median time from submission to first start")
     p99_queue_s: float | None = _figure("s", "99th percentile of it, as for JCT")
-    gpu_utilisation: float | None = _figure("", "share of the GPUs that jobs held, from first submission to last end")
+    gpu_utilisation: float | None = _figure(
+        "", "share of the GPUs that jobs held, from first submission to last end or between the times asked for"
+    )
     fragmentation: float | None = _figure("", "share of the free GPU-hours that lay on partly used nodes")
     max_rho: float | None = _figure("", "worst finish-time fairness; 1 is fair, above 1 is less than a 1/N share")
     avg_rho: float | None = _figure("", "mean finish-time fairness of the completed jobs")
@@ -96,7 +98,9 @@ def measure(outcome: TraceOutcome) -> Metrics:
     queue_s = sorted(job.start_s - job.submit_s for job in jobs if job.started)
     rho = finish_time_fairness(outcome)
     use = _use(outcome)
-    useful_gpu_h = fsum(_useful_gpu_s(job) for job in jobs) / 3600 if jobs else None
+    # What a job did within a window is not known, only what it did in all.
+    is_whole = bool(jobs) and outcome.window_s is None
+    useful_gpu_h = fsum(_useful_gpu_s(job) for job in jobs) / 3600 if is_whole else None
     explored = [(job.gain, job.spent_gpu_s / 3600) for job in jobs if job.gain is not None and job.held_s > 0]
     return Metrics(
         jobs=len(jobs),
@@ -117,7 +121,7 @@ def measure(outcome: TraceOutcome) -> Metrics:
         held_gpu_h=use.held_gpu_h,
         useful_gpu_h=useful_gpu_h,
         wasted_gpu_h=_wasted(use.held_gpu_h, useful_gpu_h),
-        lost_gpu_h=fsum(job.lost_gpu_s for job in jobs) / 3600 if jobs else None,
+        lost_gpu_h=fsum(job.lost_gpu_s for job in jobs) / 3600 if is_whole else None,
         gain_per_gpu_h=fsum(gain for gain, _ in explored) / fsum(spent for _, spent in explored) if explored else None,
         avg_job_gain_per_gpu_h=_mean([gain / spent for gain, spent in explored]),
         best_reached=_mean([float(one.best_s is not None) for one in outcome.sweeps]),
@@ -161,7 +165,7 @@ class _Use:
 
 
 def _use(outcome: TraceOutcome) -> _Use:
-    """The use of the cluster between first submission and last end."""
+    """The use of the cluster between first submission and last end, or in the window."""
     first_s, last_s = span_s(outcome)
     if not outcome.usage or last_s <= first_s:
         return _Use()

@@ -109,7 +109,8 @@ class TraceOutcome(Struct, frozen=True):
 
     `sweeps` says how soon each sweep came to its best, where the trace has learning curves. `predicted` has, where run
     times are learnt, for each job whether it ran between half and twice the median predicted at its submission, and
-    between the quantiles 0.1 and 0.9; None if no similar job had ended by then.
+    between the quantiles 0.1 and 0.9; None if no similar job had ended by then. `window_s` are the times between which
+    the use of the cluster counts, None for all.
     """
 
     policy: str
@@ -119,10 +120,13 @@ class TraceOutcome(Struct, frozen=True):
     events: int
     sweeps: tuple[SweepReached, ...] = ()
     predicted: tuple[tuple[bool, bool] | None, ...] = ()
+    window_s: tuple[float, float] | None = None
 
 
 def span_s(outcome: TraceOutcome) -> tuple[float, float]:
-    """First submission and last end, or the end of the simulation if that came first; (0, 0) without jobs."""
+    """The window, or first submission and last end or end of the simulation if that came first; (0, 0) without jobs."""
+    if outcome.window_s is not None:
+        return outcome.window_s
     if not outcome.jobs:
         return 0.0, 0.0
     return min(job.submit_s for job in outcome.jobs), max(job.end_s for job in outcome.jobs)

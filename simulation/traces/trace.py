@@ -32,6 +32,24 @@ class StageTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a site's history tells of a job beyond what is replayed.
+
+    Attributes:
+        arrived_s: when it began to wait, in seconds since 1970: submitted and eligible.
+        ended_s: when it ended, in seconds since 1970.
+        held_back_s: how long it was submitted and not yet eligible (dependencies, --begin, holds, array limits).
+        gpu_types: the types of its GPUs, none where the site does not account them.
+
+    """
+
+    arrived_s: float
+    ended_s: float
+    held_back_s: float
+    gpu_types: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TraceJob:
     """One job of a trace.
 
@@ -50,6 +68,7 @@ class TraceJob:
         priority: 0 has a resource guarantee, 1 is opportunistic (AntMan).
         line: its line in the file, 0 if it comes from none; used in messages, ignored in comparisons.
         least_gpus: GPUs with which it can run at least, None if only with `gpus`; `most_gpus` likewise at most.
+        recorded: what a site's history tells of it, None in other traces; ignored in comparisons.
         learning: what the job learns and when its owner gives it up, None where the trace has no learning curves.
 
     """
@@ -70,6 +89,7 @@ class TraceJob:
     learning: Learning | None = None
     least_gpus: int | None = None
     most_gpus: int | None = None
+    recorded: Recorded | None = field(default=None, compare=False)
 
     @property
     def iteration_s(self) -> float:

@@ -28,7 +28,7 @@ from simulation.traces.formats.table import (
     trace_of,
     with_free_text_last,
 )
-from simulation.traces.trace import Rejected, Trace, TraceJob
+from simulation.traces.trace import Recorded, Rejected, Trace, TraceJob
 
 _MAY_RUN_AGAIN = frozenset({"REQUEUED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RESIZING"})
 """States of a run after which Slurm may run the same job again."""
@@ -67,6 +67,8 @@ class PastJob(Struct, frozen=True):
         name: its name, "" if the file has none.
         lost_gpu_s: work that preemption made it do again, as far as its AdminComment records it.
         line: where its last row stands in the file.
+        is_local: its times are those of a local clock, read as if they were UTC.
+        gpu_types: the types of its GPUs, none where the site does not account them.
 
     """
 
@@ -83,6 +85,8 @@ class PastJob(Struct, frozen=True):
     name: str
     line: int
     lost_gpu_s: float = 0.0
+    is_local: bool = False
+    gpu_types: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int:
@@ -174,6 +178,7 @@ def _gang(components: list[SacctRow]) -> SacctRow:
         end_s=max(ends) if len(ends) == len(components) else None,
         ran_s=max(row.ran_s for row in components),
         gpus=sum(row.gpus for row in components),
+        gpu_types=tuple(name for row in components for name in row.gpu_types),
     )
 
 
@@ -219,6 +224,8 @@ def _job(job_rows: list[SacctRow]) -> PastJob:
         name=last.name,
         line=last.line,
         lost_gpu_s=_lost_gpu_s(last, requeues),
+        is_local=last.is_local,
+        gpu_types=tuple(sorted({name for row in job_rows for name in row.gpu_types})),
     )
 
 
@@ -278,6 +285,7 @@ def _parse(table: Table) -> Trace:
             user=job.user,
             queue=job.queue,
             line=job.line,
+            recorded=Recorded(job.arrival_s, job.end_s, job.arrival_s - job.submit_s, job.gpu_types),
         )
         for job in past
     )

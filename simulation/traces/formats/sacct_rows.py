@@ -30,6 +30,9 @@ REQUIRED = ("Submit", "Start", "End", "State")
 
 _NOTHING = frozenset({"", "Unknown", "None", "N/A", "(null)", "INVALID"})
 _NO_LIMIT = frozenset({"UNLIMITED", "Partition_Limit", "NOT_SET", "0"})
+_SUMMER_TIME_S = 3600.0
+SUMMER_TIME = " (local times when summer time began or ended? Print them with SLURM_TIME_FORMAT=%s)"
+"""Added to what may be wrong for that alone."""
 _ID = re.compile(
     r"(?P<base>[0-9]{1,18})"
     r"(?:_(?P<task>[0-9]{1,18})|_\[(?P<waiting>[^\]]*)\]|\+(?P<component>[0-9]{1,9}))?"
@@ -133,6 +136,14 @@ def count_gpus(column: str, text: str) -> int:
 
 
 @lru_cache(4096)
+def gpu_types(column: str, text: str) -> tuple[str, ...]:
+    """The types of GPU in a TRES list, in order of their names."""
+    found = (_GPU.fullmatch(part.strip()) for part in text.split(","))
+    named = {match["type"] for match in found if match is not None and match["type"] and match["count"] != "0"}
+    return tuple(sorted(label(column, name.removeprefix(":")) for name in named))
+
+
+@lru_cache(4096)
 def parse_state(column: str, text: str) -> str:
     """A job state without its cause: CANCELLED of `CANCELLED by 1000`."""
     parts = text.split()
@@ -148,7 +159,7 @@ class SacctRow(Struct, frozen=True):
     """One run, or a job that has not run yet. Times in seconds since 1970, None where Slurm knows none.
 
     `raw_id` is Slurm's plain number of the job, None if the file lacks JobIDRaw. `ran_s` is the run's length without
-    suspension.
+    suspension. `is_local`: its times are those of a local clock, not seconds since 1970.
     """
 
     line: int
@@ -166,6 +177,8 @@ class SacctRow(Struct, frozen=True):
     queue: str
     name: str
     admin_comment: str
+    is_local: bool
+    gpu_types: tuple[str, ...]
 
 
 def row_parser(table: Table) -> Callable[[int, list[str]], SacctRow | None]:
@@ -191,9 +204,11 @@ def row_parser(table: Table) -> Callable[[int, list[str]], SacctRow | None]:
             raise RowError(f"Submit: found {shown(cell['Submit'](row))}, accepted: times")
         start_s = parse_time_s("Start", cell["Start"](row))
         end_s = parse_time_s("End", cell["End"](row))
-        length_s = 0.0 if start_s is None or end_s is None else end_s - start_s
-        if length_s < 0:
-            raise RowError(f"End: lies {-length_s:g} s before Start")
+        is_local = not cell["Submit"](row).strip().isdecimal()
+        length_s = None if start_s is None or end_s is None else end_s - start_s
+        ran_s = _ran_s(cell["ElapsedRaw"](row), cell["Elapsed"](row), length_s, is_local=is_local)
+        if start_s is not None and end_s is not None and end_s < start_s:
+            end_s = start_s + ran_s
         return SacctRow(
             line=line,
             slurm_id=slurm_id,
@@ -202,7 +217,7 @@ def row_parser(table: Table) -> Callable[[int, list[str]], SacctRow | None]:
             eligible_s=parse_time_s("Eligible", cell["Eligible"](row)),
             start_s=start_s,
             end_s=end_s,
-            ran_s=_ran_s(cell["ElapsedRaw"](row), cell["Elapsed"](row), length_s),
+            ran_s=ran_s,
             # A waiting job has only a request. Some GPUs (no_consume) are never allocated.
             gpus=count_gpus("AllocTRES", cell["AllocTRES"](row)) or count_gpus("ReqTRES", cell["ReqTRES"](row)),
             state=parse_state("State", cell["State"](row)),
@@ -211,6 +226,8 @@ def row_parser(table: Table) -> Callable[[int, list[str]], SacctRow | None]:
             queue=label("Partition", cell["Partition"](row)),
             name=_job_name(cell["JobName"](row)),
             admin_comment=cell["AdminComment"](row),
+            is_local=is_local,
+            gpu_types=gpu_types("AllocTRES", cell["AllocTRES"](row)) or gpu_types("ReqTRES", cell["ReqTRES"](row)),
         )
 
     return parse
@@ -221,14 +238,22 @@ def _job_name(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text[:LONGEST_LABEL])
 
 
-def _ran_s(elapsed_raw: str, elapsed: str, length_s: float) -> float:
-    """Slurm's own count, which leaves suspended time out; the length of the run where it was not asked for."""
-    column, ran_s = "ElapsedRaw", length_s
-    if elapsed_raw.strip():
-        ran_s = number("ElapsedRaw", elapsed_raw, 0, LONGEST_S)
-    elif elapsed.strip():
-        column, ran_s = "Elapsed", parse_duration_s("Elapsed", elapsed) or 0.0
-    # A job that still runs has an elapsed time and no end; it is left out later, with that reason.
-    if length_s and ran_s > length_s + 1:
-        raise RowError(f"{column}: found {ran_s:g} s, accepted: up to {length_s:g} s, the time from Start to End")
+def _ran_s(elapsed_raw: str, elapsed: str, length_s: float | None, *, is_local: bool) -> float:
+    """Slurm's own count, which leaves suspended time out; the length of the run where it was not asked for.
+
+    A job that still runs has an elapsed time and no length; it is left out later, with that reason. The clock's length
+    of a run lacks an hour if summer time ended meanwhile; one that ends within the hour that comes twice may then seem
+    to end before its start. Other runs keep their start and their end, so that neighbours do not overlap.
+    """
+    column = "ElapsedRaw" if elapsed_raw.strip() else "Elapsed"
+    elapsed_s = number(column, elapsed_raw, 0, LONGEST_S) if elapsed_raw.strip() else parse_duration_s(column, elapsed)
+    if length_s is None:
+        return elapsed_s or 0.0
+    most_s = length_s + (_SUMMER_TIME_S if is_local else 0.0)
+    ran_s = length_s if elapsed_s is None else elapsed_s
+    if (length_s and ran_s > most_s + 1) or ran_s < 0:
+        hint = SUMMER_TIME if is_local else ""
+        if length_s < 0:
+            raise RowError(f"End: lies {-length_s:g} s before Start{hint}")
+        raise RowError(f"{column}: found {ran_s:g} s, accepted: up to {length_s:g} s, the time from Start to End{hint}")
     return ran_s

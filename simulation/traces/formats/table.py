@@ -256,15 +256,24 @@ def _lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
 def collect(table: Table, parse: Callable[[int, list[str]], T]) -> tuple[list[T], list[Rejected]]:
     """What `parse` makes of each row, and the rows it refused by raising `RowError`. Blank lines are no rows.
 
-    `parse` gets the row's line and as many fields as the header has.
+    Nor is the header where it stands again, as in joined files. Raises `TraceError` at a header of other columns, by
+    which the rows below it would be misread. `parse` gets the row's line and as many fields as the header has.
     """
     width = len(table.header)
+    header = [name.casefold() for name in table.header]
+    names = frozenset(header)
     good: list[T] = []
     rejected: list[Rejected] = []
     for line, text in table.lines:
         try:
             fields = table.split(text)
-            if len(fields) == width:
+            if 2 * len(names.intersection(map(str.casefold, fields))) > len(names):
+                if [field.strip().casefold() for field in fields] != header:
+                    raise TraceError(
+                        f"{table.name}: line {line}: a header of other columns than that of line {table.header_line}; "
+                        "join files of the same columns only"
+                    )
+            elif len(fields) == width:
                 good.append(parse(line, fields))
             elif text.strip():
                 raise RowError(f"row: found {len(fields)} fields, accepted: {width}, as the header has")

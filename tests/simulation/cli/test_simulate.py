@@ -1,4 +1,4 @@
-"""`simulate`, `compare` and `metrics` from their options to what they print."""
+"""`simulate` and `compare` from their options to what they print."""
 
 from __future__ import annotations
 
@@ -359,6 +359,27 @@ def test_a_history_tells_nothing_of_the_jobs_that_are_replayed(tmp_path: Path) -
     assert [after[name] for name in ("avg_jct_s", *_OF_LEARNT)] == [before[name] for name in ("avg_jct_s", *_OF_LEARNT)]
 
 
+def test_a_history_tells_nothing_of_jobs_that_end_after_the_trace_began(tmp_path: Path) -> None:
+    """Without JobIDRaw, tasks of arrays get other numbers in each file: those of the trace show by their ends."""
+    path, history = tmp_path / "january.txt", tmp_path / "year.txt"
+    row = "{n}|ada|{at}|{at}|{end}|COMPLETED|gres/gpu=1\n"
+    header = "JobID|User|Submit|Start|End|State|AllocTRES\n"
+    before = "".join(row.format(n=n, at=n, end=n + 100) for n in range(10))
+    tasks = "".join(row.format(n=f"50_{n}", at=2000 + n, end=2060 + n) for n in range(4))
+    after = "".join(row.format(n=900 + n, at=9000, end=9060) for n in range(8))
+    path.write_text(header + tasks)
+    words = ("simulate", "--trace", path, "--cluster", "1x1", "--policy", "srsf", "--estimates", "learnt")
+    history.write_text(header + before)
+    alone = told(*words, "--history", history)
+    history.write_text(header + before + tasks + after)
+    result = call(*words, "--history", history)
+    assert result.stderr.splitlines()[0] == (
+        f"warning: {history}: 12 jobs left out that ended after the trace began (1970-01-01)"
+    )
+    year = told(*words, "--history", history)
+    assert [year[name] for name in _OF_LEARNT] == [alone[name] for name in _OF_LEARNT]
+
+
 def test_a_comparison_for_people(trace: Path) -> None:
     result = call("compare", "--trace", str(trace), "--cluster", "1x2", "--policies", "fifo,srsf", "-j", 1)
     assert result.exit_code == 0, result.output
@@ -395,6 +416,17 @@ def test_jct_of_a_policy_that_completes_fewer_jobs_is_warned_of(trace: Path) -> 
     asked = call(*words, "--policies", "fifo,sjf-ffs", "--json")
     assert f"warning: {warning}\n" in asked.stderr
     assert warning in json.loads(asked.stdout)["warnings"]
+    assert f"warning: {warning}\n" in call(*words, "--policies", "sjf-ffs,fifo").stderr
+
+
+def test_jobs_that_reach_their_time_limits_for_sharing_are_warned_of(trace: Path) -> None:
+    """The third is too long for its own limit, under any policy."""
+    trace.write_text("job_id,submit_s,gpus,run_s,time_limit_s\n1,0,1,300,400\n2,0,1,300,400\n3,900,1,300,200\n")
+    words = ("simulate", "--trace", trace, "--cluster", "1x1", "--policy")
+    warning = "2 jobs reached their time limits and would not have alone, which shortens JCTs"
+    assert f"warning: {warning}\n" in call(*words, "sjf-ffs").stderr
+    assert warning in told(*words, "sjf-ffs")["warnings"]
+    assert call(*words, "fifo").stderr == ""
 
 
 def test_a_table_goes_on_below_where_it_is_too_wide() -> None:
@@ -453,6 +485,19 @@ def test_queues_that_are_replayed_as_one_are_warned_of(tmp_path: Path) -> None:
     trace.write_text("job_id,submit_s,gpus,run_s,time_limit_s,queue\n1,0,1,60,60,a\n2,0,1,60,60,b\n")
     told = call("simulate", "--trace", str(trace), "--cluster", "1x2", "--policy", "fifo")
     assert told.stderr == "warning: 2 queues are replayed as one\n"
+
+
+def test_types_of_gpus_that_are_replayed_as_one_are_warned_of(tmp_path: Path) -> None:
+    path = tmp_path / "history.txt"
+    header = "JobID|Submit|Start|End|State|AllocTRES|ReqTRES\n"
+    row = "{n}|0|0|60|COMPLETED|gres/gpu:{name}=8,gres/gpu=8|gres/gpu=8\n"
+    path.write_text(header + row.format(n=1, name="h100") + row.format(n=2, name="a100"))
+    words = ("--trace", path, "--cluster", "2x8", "--policy", "fifo")
+    warning = "2 types of GPU (a100, h100) are replayed as one"
+    assert f"warning: {warning}\n" in call("simulate", *words).stderr
+    assert warning in told("simulate", *words)["warnings"]
+    path.write_text(header + row.format(n=1, name="h100") + "2|0|0|60|COMPLETED|gres/gpu=8|gres/gpu=8\n")
+    assert "types of GPU" not in call("simulate", *words).stderr
 
 
 def test_policies_get_the_options_of_a_sites_configuration(tmp_path: Path) -> None:
@@ -559,21 +604,6 @@ def test_a_file_that_cannot_be_written_keeps_what_it_had(trace: Path, tmp_path: 
     assert done.stdout.startswith("fifo on 2 GPUs")
     assert path.read_text() == "precious"
     assert list(tmp_path.glob("*out*")) == [path]
-
-
-def test_a_sites_history(tmp_path: Path) -> None:
-    path = tmp_path / "history.txt"
-    path.write_text(
-        "JobID|Submit|Start|End|State|AllocTRES\n7|100|110|210|COMPLETED|gres/gpu=4\n8|100|110|160|FAILED|cpu=1\n"
-    )
-    found = told("metrics", "--from-sacct", path, "--cluster", "1x8")
-    assert (found["policy"], found["jobs"], found["avg_jct_s"], found["avg_queue_s"]) == ("history", 1, 110, 10)
-    assert (found["gpus"], found["peak_gpus"], found["rejected"]) == (8, 4, 1)
-    assert found["gpu_utilisation"] == pytest.approx(4 * 100 / (8 * 110))
-    people = call("metrics", "--from-sacct", path)
-    assert "on 4 GPUs, the most that were held at once" in people.stdout
-    assert "line 3: " in people.stderr
-    assert isinstance(call("metrics", "--from-sacct", path, "--strict").exception, ExplschedError)
 
 
 def test_the_page_for_admins_explains_every_figure() -> None:

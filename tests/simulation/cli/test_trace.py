@@ -76,6 +76,28 @@ def test_summary_as_json(file: Path) -> None:
     assert (found["rejected"], [row["line"] for row in found["rejected_rows"]]) == (2, [3])
 
 
+def test_summary_counts_the_jobs_that_waited_for_others(tmp_path: Path) -> None:
+    path = tmp_path / "history.txt"
+    rows = ("1|0|0|0|900", "2|0|900|900|960", "3|5|6|960|990")
+    path.write_text("JobID|Submit|Eligible|Start|End|State|AllocTRES\n" + "".join(
+        f"{row}|COMPLETED|gres/gpu=1\n" for row in rows
+    ))  # fmt: skip
+    found = call("summary", path).output
+    assert "held back  1 jobs (--dependency, --begin, ...) come when they did then\n" in found
+    assert json.loads(call("summary", path, "--json").output)["held_back"] == 1
+
+
+def test_summary_tells_where_jobs_are_left_from_an_earlier_time(tmp_path: Path) -> None:
+    path = tmp_path / "history.txt"
+    header, row = "JobID|Submit|Start|End|State|AllocTRES\n", "{n}|{at}|{at}|90000|COMPLETED|gres/gpu=1\n"
+    steady = "".join(row.format(n=n, at=50_000 + 100 * n) for n in range(1, 100))
+    path.write_text(header + row.format(n=100, at=0) + steady)
+    words = "1.0% of the jobs in the first tenth of that time: left from before?"
+    assert words in call("summary", path).output
+    path.write_text(header + steady)
+    assert "left from before" not in call("summary", path).output
+
+
 def test_strict_makes_rejected_rows_fatal(file: Path) -> None:
     for command in (("summary", file), ("convert", file, "-")):
         result = call(*command, "--strict")

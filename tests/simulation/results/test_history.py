@@ -134,8 +134,17 @@ def test_without_a_cluster_the_peak_is_its_capacity(tmp_path: Path) -> None:
 
 
 def test_a_cluster_that_is_too_small_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=r"history\.txt: jobs held 5 GPUs at once, the cluster has 4"):
+    with pytest.raises(TraceError, match=r"history\.txt: jobs held 5 GPUs at once, the cluster has 4$"):
         history.read(file(tmp_path, row(7, 1000, 1010, 1110, 5)), ClusterShape(1, 4))
+
+
+def test_where_the_hour_that_comes_twice_overlaps_local_times_are_the_cause_named(tmp_path: Path) -> None:
+    path = tmp_path / "history.txt"
+    runs = ("02:00:00|2025-10-26T02:50:00|3000", "02:00:00|2025-10-26T02:50:00|3000")
+    rows = (f"{n}|2025-10-26T02:00:00|2025-10-26T{run}|COMPLETED|gres/gpu=4" for n, run in enumerate(runs, 1))
+    path.write_text("\n".join(("JobID|Submit|Start|End|ElapsedRaw|State|AllocTRES", *rows)) + "\n")
+    with pytest.raises(TraceError, match=r"jobs held 8 GPUs at once, the cluster has 4 \(local times .*=%s\)$"):
+        history.read(path, ClusterShape(1, 4))
 
 
 def test_unusable_rows_are_told_by_line(tmp_path: Path) -> None:

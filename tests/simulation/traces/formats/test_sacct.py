@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,13 @@ def test_gpus_are_counted_once(file: Writer, tres: str, gpus: int) -> None:
     assert job.gpus == gpus
 
 
+def test_a_job_has_the_types_of_all_its_components(file: Writer) -> None:
+    rows = "5+0|0|1|9|COMPLETED|gres/gpu=2,gres/gpu:h100=2\n5+1|0|1|9|COMPLETED|gres/gpu:a100=4,gres/gpu:v100=0\n"
+    (job,) = sacct.read(file(HEADER + rows)).jobs
+    assert job.recorded is not None
+    assert job.recorded.gpu_types == ("a100", "h100")
+
+
 def test_without_allocated_tres_the_request_counts(file: Writer) -> None:
     header = "JobID|Submit|Start|End|State|AllocTRES|ReqTRES\n"
     (job,) = sacct.read(file(header + "1|0|1|2|COMPLETED|cpu=1|cpu=1,gres/gpu=2\n")).jobs
@@ -143,6 +151,23 @@ def test_times_may_be_as_slurm_prints_them_by_default(file: Writer) -> None:
         "2|2026-11-21T08:42:49|2026-11-21T08:42:50|2026-11-21T08:42:52|COMPLETED|gres/gpu=1\n"
     )
     assert [(job.submit_s, job.run_s) for job in sacct.read(file(HEADER + rows)).jobs] == [(0, 86400), (60, 2)]
+
+
+def test_runs_over_the_end_of_summer_time_keep_their_length(file: Writer) -> None:
+    """In Berlin the hour from 2:00 came twice on 2025-10-26; the third run ends in the second of them."""
+    header = HEADER.replace("State", "ElapsedRaw|State")
+    rows = (
+        "1|2025-10-25T10:00:00|2025-10-25T10:00:00|2025-10-27T10:00:00|176400|COMPLETED|gres/gpu=1\n"
+        "2|2025-10-27T10:00:00|2025-10-27T10:00:00|2025-10-27T10:01:00|60|COMPLETED|gres/gpu=1\n"
+        "3|2025-10-26T02:30:00|2025-10-26T02:30:00|2025-10-26T02:10:00|2400|COMPLETED|gres/gpu=1\n"
+        "4|2025-10-25T10:00:00|2025-10-25T10:00:00|2025-10-27T10:00:00|180000|COMPLETED|gres/gpu=1\n"
+        "5|2025-10-26T02:30:00|2025-10-26T02:30:00|2025-10-26T02:10:00|9000|COMPLETED|gres/gpu=1\n"
+    )
+    trace = sacct.read(file(header + rows))
+    assert {job.job_id: job.run_s for job in trace.jobs} == {1: 176_400, 2: 60, 3: 2400}
+    hint = r" \(local times when summer time began or ended\? Print them with SLURM_TIME_FORMAT=%s\)"
+    for line, words in ((5, "ElapsedRaw: found 180000 s, .* to End"), (6, "End: lies 1200 s before Start")):
+        assert re.fullmatch(words + hint, reasons(trace)[line])
 
 
 def test_elapsed_leaves_suspension_out_and_may_be_a_duration(file: Writer) -> None:
@@ -182,9 +207,17 @@ def test_files_of_neighbouring_months_may_be_joined(file: Writer) -> None:
     assert [(job.job_id, job.run_s) for job in trace.jobs] == [(5, 40), (6, 1)]
     assert reasons(trace) == {
         2: "JobID: this run is on line 5 as well",
-        4: "JobID: found 'JobID', accepted: ids such as 12, 12_3, 12+1 or 12.batch",
         6: "JobID: this run is on line 3 as well",
     }
+
+
+@pytest.mark.parametrize("more", ["AllocTRES|TimelimitRaw|JobName", "TimelimitRaw|NNodes|AllocTRES|JobName"])
+def test_a_joined_file_of_other_columns_is_not_read_by_the_first_header(file: Writer, more: str) -> None:
+    """The last column is free text, so that one column more would not show in the number of cells."""
+    first = "JobID|Submit|Start|End|State|TimelimitRaw|AllocTRES|JobName\n1|0|1|2|COMPLETED|90|gres/gpu=1|train\n"
+    path = file(first + f"JobID|Submit|Start|End|State|{more}\n2|0|1|2|COMPLETED|64|1440|gres/gpu=4|train\n")
+    with pytest.raises(TraceError, match="line 3: a header of other columns than that of line 1"):
+        sacct.read(path)
 
 
 def test_a_job_that_is_cancelled_while_it_waits_again_ends_then(file: Writer) -> None:
