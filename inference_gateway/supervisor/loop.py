@@ -303,6 +303,8 @@ class Supervisor:
 
     def _apply(self, new: Accepted) -> None:
         """Put a configuration in force. Raises `GatewayError`; the old one then remains in force."""
+        for child in self._children[1:]:  # a batch worker takes the new HAProxy's 404 for the answer of its requests
+            child.end()
         old = self._data_plane.settings
         self._data_plane.apply(new.settings(self._run_directory))
         try:

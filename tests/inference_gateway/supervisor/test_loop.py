@@ -598,6 +598,23 @@ class TestAnEditedFile:
         assert kept is not None
         assert tuple(kept.section.services) == ("more", "chat")
 
+    def test_the_batch_worker_ends_before_haproxy_changes(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """HAProxy answers 404 at once for a service that is gone, which a worker takes for a request's answer."""
+        text = TEXT.replace('port}"}', 'port}"}, batches: idle')
+        gateway = Gateway(place, monkeypatch, text, in_job=False)
+        ended: list[list[int]] = []
+
+        def refuse(_settings: GatewaySettings) -> None:
+            ended.append([child.ended for child in gateway.controls])
+            raise StartError("refused")
+
+        monkeypatch.setattr(gateway.plane, "apply", refuse)
+        gateway.services.write_text(text.replace("chat", "talk"))
+        gateway.run(gateway.report(), nothing, lambda: gateway.send(signal.SIGHUP), nothing, gateway.term)
+        assert [child.name for child in gateway.controls] == ["control plane", "batch worker"]
+        assert ended == [[0, 1]]
+        assert [child.tended for child in gateway.controls] == [6, 6], "a refused reload ends nothing for good"
+
     def test_an_edited_timeout_holds_for_the_supervisors_own_commands(
         self, in_job: Gateway, monkeypatch: pytest.MonkeyPatch
     ) -> None:
