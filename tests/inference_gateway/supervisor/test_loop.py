@@ -588,9 +588,9 @@ class TestAnEditedFile:
     MORE = TEXT.replace("services: {", 'services: {more: {replica: {command: "x {port}"}}, ')
 
     def test_an_edited_file_is_applied_and_kept_and_restarts_the_control_plane(self, gateway: Gateway) -> None:
-        gateway.services.write_text(self.MORE)
         first = gateway.control
-        gateway.run(gateway.report(), nothing, lambda: gateway.send(signal.SIGHUP), nothing, gateway.term)
+        edit = lambda: gateway.services.write_text(self.MORE)  # noqa: E731
+        gateway.run(gateway.report(), edit, lambda: gateway.send(signal.SIGHUP), nothing, gateway.term)
         assert gateway.plane.applied == [("more", "chat")]
         assert gateway.control is not first
         assert (first.ended, gateway.control.ended) == (1, 1)
@@ -609,8 +609,8 @@ class TestAnEditedFile:
             raise StartError("refused")
 
         monkeypatch.setattr(gateway.plane, "apply", refuse)
-        gateway.services.write_text(text.replace("chat", "talk"))
-        gateway.run(gateway.report(), nothing, lambda: gateway.send(signal.SIGHUP), nothing, gateway.term)
+        edit = lambda: gateway.services.write_text(text.replace("chat", "talk"))  # noqa: E731
+        gateway.run(gateway.report(), edit, lambda: gateway.send(signal.SIGHUP), nothing, gateway.term)
         assert [child.name for child in gateway.controls] == ["control plane", "batch worker"]
         assert ended == [[0, 1]]
         assert [child.tended for child in gateway.controls] == [6, 6], "a refused reload ends nothing for good"
@@ -649,10 +649,12 @@ class TestAnEditedFile:
         in_use = StartError("in use")
         gateway.plane.faults = [in_use]
         monkeypatch.setattr(Plane, "refuses", ("chat",) if refused == "chat" else ("more", "chat"))
+        (other := gateway.paths.of(2)).gateway.touch()
         gateway.run(nothing, nothing, gateway.report(), nothing, nothing, gateway.term)
         kept = accepted.kept(gateway.paths.accepted, gateway.services)
         assert kept is not None
         assert tuple(kept.section.services) == (("more", "chat") if refused == "chat" else ("chat",))
+        assert other.reload.exists(), "the other of two gateways is asked to take it, too"
 
     def test_a_file_that_cannot_be_kept_is_not_applied(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
         """The next control plane would read the old one."""
@@ -660,8 +662,8 @@ class TestAnEditedFile:
         def full(*_: object) -> None:
             raise GatewayError("disk full")
 
-        gateway.services.write_text(self.MORE)
+        edit = lambda: gateway.services.write_text(self.MORE)  # noqa: E731
         monkeypatch.setattr(Accepted, "keep", full)
-        gateway.run(gateway.report(), nothing, lambda: gateway.send(signal.SIGHUP), nothing, gateway.term)
+        gateway.run(gateway.report(), edit, lambda: gateway.send(signal.SIGHUP), nothing, gateway.term)
         assert gateway.plane.applied == [("more", "chat"), ("chat",)]
         assert gateway.control.ended == 1
