@@ -73,7 +73,7 @@ def up(
         raise GatewayError(f"{error.filename}: {error.strerror}") from error
     shown = state.read(now.paths.status, Report)
     if now.paths.gateway.exists() and shown is not None and time.time() - shown.time_s < _FRESH_S:
-        raise GatewayError(f"gateway {now.section.name} is up already; `gateway down` ends it")
+        raise GatewayError(f"gateway {now.section.name} is up (`gateway down` ends it), or has just ended: try again")
     client = CliClient(now.section.slurm.timeout_s)
     if place == "here":
         jobs.begin_here(client, now)

@@ -51,10 +51,15 @@ class DayUsage:
 
 @dataclass(frozen=True, slots=True)
 class UsageState:
-    """The sums of some days. `counted` has for each replica its service and the part of its report that is in them."""
+    """The sums of some days. `counted` has for each replica its service and the part of its report that is in them.
+
+    `latest` has the tokens of the last minute, by key, and when they were counted, in seconds since the epoch; of a
+    gateway without keys that are metered none.
+    """
 
     days: tuple[DayUsage, ...] = ()
     counted: dict[str, tuple[str, UsageReport]] = field(default_factory=dict)
+    latest: tuple[tuple[float, dict[str, int]], ...] = ()
 
 
 def read(paths: GatewayPaths, since: str = "") -> UsageState:
@@ -84,7 +89,6 @@ class UsageSums:
         self._due_s = 0.0
         self._here: Mapping[str, str] = {}
         self._keys = tuple(key for key in keys if key.metered)
-        self._latest: list[tuple[float, Mapping[str, int]]] = []
 
     def update(self, replicas: Iterable[Replica], now_s: float) -> None:
         """Read the reports if it is time. The last report of a replica that has ended is read once more."""
@@ -103,11 +107,11 @@ class UsageSums:
         counted = {name: service for name, (service, _) in before.counted.items()}
         known = _with(before, self._reported({**counted, **self._here, **here}), today)
         self._here = here
-        self._note(before, known, now_s)
         # With those that have reported nothing yet: a successor is to read the last report of one that ends before it
         # looks. Kept even if it cannot be saved: else, on a full disk, the same tokens would be counted every time.
         present = {name: known.counted.get(name, (service, NOTHING)) for name, service in here.items()}
-        self._known = UsageState(self._still_open(known.days, today, _day(now_s - _KEPT_DAYS * 86_400)), present)
+        still_open = self._still_open(known.days, today, _day(now_s - _KEPT_DAYS * 86_400))
+        self._known = UsageState(still_open, present, self._latest(before, known, now_s))
         if self._known != self._saved and state.save(self._paths.usage, self._known):
             self._saved = self._known
 
@@ -163,18 +167,18 @@ class UsageSums:
             if key.tokens_per_day is not None and today.get(key.name, 0) >= key.tokens_per_day:
                 free_s = _midnight_after(now_s)
             if key.tokens_per_minute is not None:
-                spent = [(at_s, used.get(key.name, 0)) for at_s, used in self._latest]
+                spent = [(at_s, used.get(key.name, 0)) for at_s, used in self._known.latest]
                 free_s = max(free_s, _free_s(spent, key.tokens_per_minute, now_s))
             if free_s > now_s:
                 found[key.name] = math.ceil(free_s)
         return found
 
-    def _note(self, before: UsageState, known: UsageState, now_s: float) -> None:
-        """Keep, for a minute, the tokens that were added since the last update."""
-        if self._keys:
-            was, after = _by_key(before), _by_key(known)
-            self._latest = [one for one in self._latest if now_s - _MINUTE_S < one[0] <= now_s]  # a clock may go back
-            self._latest.append((now_s, {key: total - was.get(key, 0) for key, total in after.items()}))
+    def _latest(self, before: UsageState, known: UsageState, now_s: float) -> tuple[tuple[float, dict[str, int]], ...]:
+        """The tokens of the last minute, with those that have been added now."""
+        was, after = (_by_key(sums) if self._keys else {} for sums in (before, known))
+        added = {key: total - was.get(key, 0) for key, total in after.items() if total != was.get(key, 0)}
+        kept = (one for one in before.latest if now_s - _MINUTE_S < one[0] <= now_s)  # a clock may go back
+        return (*kept, (now_s, added)) if added else tuple(kept)
 
 
 class ReadingRates:

@@ -226,7 +226,7 @@ _LOG = logging.getLogger("explsched.gateway.activator")
 
 @dataclass(slots=True)
 class AccessLogWriter:
-    """Copies HAProxy's access log from its pipe to its file, many lines at a time.
+    """Copies HAProxy's access log from its pipe to its file, many lines at a time. Requests alone: see `_requests`.
 
     HAProxy 2.6 does not escape backslashes, which occur only in paths, for JSON. If the disk is full, lines are lost
     and counted in `lost_lines`; nothing else happens. If nothing reads the pipe it fills up, and HAProxy drops further
@@ -255,16 +255,17 @@ class AccessLogWriter:
     def _copy(self) -> int:
         """Copy what is in the pipe; returns the number of bytes."""
         try:
-            lines = os.read(self.source, SIZE)
+            read = os.read(self.source, SIZE)
         except BlockingIOError:
             return 0
+        lines = _requests(read)
         try:
             self._write(lines.replace(b"\\", b"\\\\"))
         except OSError as error:
             if not self.lost_lines:
                 _LOG.warning("access log: lines are lost, %s: %s", self.target, error.strerror)
             self.lost_lines += lines.count(b"\n")
-        return len(lines)
+        return len(read)
 
     def _write(self, lines: bytes) -> None:
         # Opened each time, so that a new file is created after the old one was moved away or removed.
@@ -278,3 +279,12 @@ class AccessLogWriter:
             self._torn = False
         finally:
             os.close(handle)
+
+
+def _requests(read: bytes) -> bytes:
+    """The lines about requests. What HAProxy tells of itself, such as a failed TLS handshake, goes to our own log."""
+    lines = read.splitlines(keepends=True)
+    for line in lines:
+        if not line.startswith(b"{") and line.strip():
+            _LOG.info("HAProxy: %s", line.decode(errors="replace").strip())
+    return b"".join(line for line in lines if line.startswith(b"{"))

@@ -98,8 +98,7 @@ class Supervisor:
         record = state.holder(self._paths)
         before = predecessor(record, self._revision.now, self._client, self._job_id) if record else None
         self._start_data_plane(before)
-        if self._after is not None:
-            self._revision.check_changed()
+        self._revision.check_changed()
         try:
             self._try_check()
             while not self._stop:
@@ -157,6 +156,7 @@ class Supervisor:
                 self._data_plane.start(before)
                 if self._revision.now != in_force:
                     self._keep()
+                    self._revision.ask_other()
                 return
             except GatewayError as error:
                 if self._ending_since_s is not None or time.monotonic() >= deadline_s:
@@ -303,6 +303,8 @@ class Supervisor:
 
     def _apply(self, new: Accepted) -> None:
         """Put a configuration in force. Raises `GatewayError`; the old one then remains in force."""
+        for child in self._children[1:]:  # a batch worker takes the new HAProxy's 404 for the answer of its requests
+            child.end()
         old = self._data_plane.settings
         self._data_plane.apply(new.settings(self._run_directory))
         try:
@@ -352,7 +354,7 @@ def main(services_path: Path, kept: Path | None, slot: int, after: int | None, s
     """Run a gateway in its Slurm job."""
     log.set_up("info", None)
     try:
-        run(accepted_files(services_path, kept, slot, after), sbatch, after)
+        run(accepted_files(services_path, kept, slot), sbatch, after)
     except ExplschedError as error:
         raise click.ClickException(str(error)) from error
 

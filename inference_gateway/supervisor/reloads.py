@@ -76,11 +76,23 @@ class Revision:
         self._asked = True
 
     def check_changed(self) -> None:
-        """Reload at the next call of `check` if the files are not those in force."""
+        """Reload at the next call of `check` if the files are not those in force, and let the other gateway do so."""
         try:
-            self._asked = self._asked or accepted.read(self.now.services_path, self.now.slot) != self.now
+            if accepted.read(self.now.services_path, self.now.slot) == self.now:
+                return
+            self.ask_other()
         except ConfigError:
-            self._asked = True  # which tells what is wrong with them
+            pass  # the reload tells what is wrong with them
+        self._asked = True
+
+    def ask_other(self) -> None:
+        """Let the other of two gateways reload, too: an edit in force at one alone would give them different keys."""
+        for other in self.now.paths.slots:
+            try:
+                if other != self.now.paths and other.gateway.exists() and asked(other) is None:
+                    ask(other)
+            except (GatewayError, OSError) as error:
+                log.event(_LOG, logging.ERROR, "the other gateway keeps its files until a reload", why=str(error))
 
     def check(self) -> None:
         """Reload the services file if a signal or a command has requested it, and answer the command."""
@@ -104,26 +116,17 @@ class Revision:
         self.now = new
 
 
-def accepted_files(services_path: Path, kept: Path | None, slot: int, after: int | None) -> Accepted:
-    """The files to begin with: those of now, or if they are invalid or may not change so, those in force.
+def accepted_files(services_path: Path, kept: Path | None, slot: int) -> Accepted:
+    """The files to begin with: those in force, saved in `kept`, by `gateway up` at first; else those of now.
 
-    The latter are saved in `kept`, by `gateway up` at first; this version may not accept them. A successor, whose
-    predecessor is the job `after`, begins with them: what is there now may be refused by HAProxy, too, and
-    `Supervisor.run` takes it by a reload.
+    This version may not accept the saved ones. What is there now may be refused, by HAProxy, too, or in force at one of
+    two gateways alone; `Supervisor.run` takes it by a reload.
     """
     try:
         last = None if kept is None else accepted.kept(kept, services_path, slot)
         if last is not None:
             last.check()
+            return last
     except (ConfigError, GatewayError, OSError) as error:
         log.event(_LOG, logging.ERROR, "saved services file refused", file=str(kept), why=str(error))
-        last = None
-    if last is None:
-        return accepted.read(services_path, slot)
-    if after is not None:
-        return last
-    try:
-        return accepted.changed(last)
-    except ConfigError as error:
-        log.event(_LOG, logging.ERROR, "services file refused, the accepted one stays in force", why=str(error))
-        return last
+    return accepted.read(services_path, slot)

@@ -145,7 +145,7 @@ def test_of_two_gateways_none_is_left_where_slurm_refuses_the_second(
 def test_one_that_runs_without_a_job_is_seen_by_its_reports(site: Site, seconds_ago: float, *, is_up: bool) -> None:
     site.paths.gateway.write_text("{}")
     state.save(site.paths.status, Report("t", "/run", NOW_S - seconds_ago, closing=False, services=()))
-    assert ("is up already" in site.up()) == is_up
+    assert (site.up() == "gateway t is up (`gateway down` ends it), or has just ended: try again") == is_up
     assert len(site.slurm.submissions) == (0 if is_up else 1)
 
 

@@ -135,6 +135,20 @@ def test_a_key_over_its_limit_waits_until_its_use_is_a_minute_old(paths: Gateway
     assert sums.held_back(NOW_S + 137) == {}
 
 
+def test_a_restart_forgets_no_key_over_its_limit(paths: GatewayPaths) -> None:
+    """As at each reload."""
+    counter, limited = UsageCounter(), key(tokens_per_minute=100)
+    counter.add("alice", Tokens(1, 60, 60))
+    counter.write(paths.replica(A.name))
+    UsageSums(paths, [limited]).update([A], NOW_S)
+    again = UsageSums(paths, [limited])
+    again.update([A], NOW_S + 20)
+    assert again.held_back(NOW_S + 20) == {"alice": math.ceil(NOW_S + 60)}
+    again.update([A], NOW_S + 70)
+    assert again.held_back(NOW_S + 70) == {}
+    assert json.loads(paths.usage.read_text())["latest"] == []
+
+
 def test_usage_that_cannot_be_written_is_counted_once(paths: GatewayPaths) -> None:
     sums, of_a = UsageSums(paths, [ApiKey("alice", digest_of("a"), tokens_per_minute=100)]), UsageCounter()
     sums.update([], NOW_S)

@@ -79,7 +79,7 @@ def test_what_was_not_answered_is_no_part_of_the_conversation(rig: Rig) -> None:
         (502, "<html>"),
         (200, "data: [DONE]\n\n"),
         (200, 'data:{"choices": [{"delta": {"content": "yes"}}]}\r\n\r\ndata: [DONE]\r\n\r\n'),
-        (200, 'data: {"choices": [{"delta": {"content": "no"}}]}\n\n'),
+        (200, 'data: {"choices": [{"delta": {"content": "no"}, "finish_reason": "stop"}]}\n\n'),
     ]
     asked: list[list[tuple[str, str]]] = []
 
@@ -96,11 +96,31 @@ def test_what_was_not_answered_is_no_part_of_the_conversation(rig: Rig) -> None:
             page.fill("#text", f"question {number}")
             page.press("#text", "Enter")
             said(page, "user", number + 1)
+            assert page.input_value("#text") == (f"question {number}" if number < 7 else ""), "it can be sent again"
         told = ["no room", "out of memory", "too long", "generation failed", '500 {"error": {"code": 7}}', "502 <html>"]
         assert said(page, "error", 7) == [*told, "the model answered nothing"]
         assert said(page, "assistant", 2) == ["yes", "no"]
     alone = [[("user", f"question {number}")] for number in range(8)]
     assert asked == [*alone, [*alone[7], ("assistant", "yes"), ("user", "question 8")]]
+
+
+@pytest.mark.parametrize(
+    ("last", "why"),
+    [
+        ('"finish_reason": null}]}\n\n', "the answer broke off"),
+        ('"finish_reason": "length"}]}\n\ndata: [DONE]\n\n', "the answer is cut: it has reached its greatest length"),
+    ],
+)
+def test_an_answer_that_is_cut_does_not_look_whole(rig: Rig, last: str, why: str) -> None:
+    with a_browser() as browser:
+        page = browser.new_page()
+        body = 'data: {"choices": [{"delta": {"content": "half"}, ' + last
+        page.route("**/v1/chat/completions", lambda route: route.fulfill(status=200, body=body))
+        page.goto(f"http://127.0.0.1:{rig.port}/chat", wait_until="networkidle")
+        page.fill("#text", "question")
+        page.press("#text", "Enter")
+        assert said(page, "error", 1) == [why]
+        assert said(page, "assistant", 1) == ["half"]
 
 
 @pytest.mark.parametrize("composing", [{"isComposing": True}, {"keyCode": 229}])

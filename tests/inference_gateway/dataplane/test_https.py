@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from inference_gateway.dataplane.settings import ServiceSettings
-from tests.inference_gateway.rig import CLIENT_KEY, Replica, Rig, gateway
+from tests.inference_gateway.rig import CLIENT_KEY, Replica, Rig, gateway, wait_until
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 
@@ -58,6 +58,8 @@ def test_https_with_a_certificate_that_is_renewed(directory: Path, servers: list
         with pytest.raises(ssl.SSLCertVerificationError):
             complete(rig, directory / "old.chain")
         assert rig.plane.files.certificate.stat().st_mode & 0o777 == 0o600
+        wait_until(lambda: "SSL handshake failure" in rig.plane.files.activator_log.read_text())
+        wait_until(lambda: len(rig.access_log()) >= 2)  # in JSON each
 
 
 @pytest.mark.parametrize("crt", ["c.pem", "certificates"])

@@ -588,15 +588,32 @@ class TestAnEditedFile:
     MORE = TEXT.replace("services: {", 'services: {more: {replica: {command: "x {port}"}}, ')
 
     def test_an_edited_file_is_applied_and_kept_and_restarts_the_control_plane(self, gateway: Gateway) -> None:
-        gateway.services.write_text(self.MORE)
         first = gateway.control
-        gateway.run(gateway.report(), nothing, lambda: gateway.send(signal.SIGHUP), nothing, gateway.term)
+        edit = lambda: gateway.services.write_text(self.MORE)  # noqa: E731
+        gateway.run(gateway.report(), edit, lambda: gateway.send(signal.SIGHUP), nothing, gateway.term)
         assert gateway.plane.applied == [("more", "chat")]
         assert gateway.control is not first
         assert (first.ended, gateway.control.ended) == (1, 1)
         kept = accepted.kept(gateway.paths.accepted, gateway.services)
         assert kept is not None
         assert tuple(kept.section.services) == ("more", "chat")
+
+    def test_the_batch_worker_ends_before_haproxy_changes(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """HAProxy answers 404 at once for a service that is gone, which a worker takes for a request's answer."""
+        text = TEXT.replace('port}"}', 'port}"}, batches: idle')
+        gateway = Gateway(place, monkeypatch, text, in_job=False)
+        ended: list[list[int]] = []
+
+        def refuse(_settings: GatewaySettings) -> None:
+            ended.append([child.ended for child in gateway.controls])
+            raise StartError("refused")
+
+        monkeypatch.setattr(gateway.plane, "apply", refuse)
+        edit = lambda: gateway.services.write_text(text.replace("chat", "talk"))  # noqa: E731
+        gateway.run(gateway.report(), edit, lambda: gateway.send(signal.SIGHUP), nothing, gateway.term)
+        assert [child.name for child in gateway.controls] == ["control plane", "batch worker"]
+        assert ended == [[0, 1]]
+        assert [child.tended for child in gateway.controls] == [6, 6], "a refused reload ends nothing for good"
 
     def test_an_edited_timeout_holds_for_the_supervisors_own_commands(
         self, in_job: Gateway, monkeypatch: pytest.MonkeyPatch
@@ -632,10 +649,12 @@ class TestAnEditedFile:
         in_use = StartError("in use")
         gateway.plane.faults = [in_use]
         monkeypatch.setattr(Plane, "refuses", ("chat",) if refused == "chat" else ("more", "chat"))
+        (other := gateway.paths.of(2)).gateway.touch()
         gateway.run(nothing, nothing, gateway.report(), nothing, nothing, gateway.term)
         kept = accepted.kept(gateway.paths.accepted, gateway.services)
         assert kept is not None
         assert tuple(kept.section.services) == (("more", "chat") if refused == "chat" else ("chat",))
+        assert other.reload.exists(), "the other of two gateways is asked to take it, too"
 
     def test_a_file_that_cannot_be_kept_is_not_applied(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
         """The next control plane would read the old one."""
@@ -643,8 +662,8 @@ class TestAnEditedFile:
         def full(*_: object) -> None:
             raise GatewayError("disk full")
 
-        gateway.services.write_text(self.MORE)
+        edit = lambda: gateway.services.write_text(self.MORE)  # noqa: E731
         monkeypatch.setattr(Accepted, "keep", full)
-        gateway.run(gateway.report(), nothing, lambda: gateway.send(signal.SIGHUP), nothing, gateway.term)
+        gateway.run(gateway.report(), edit, lambda: gateway.send(signal.SIGHUP), nothing, gateway.term)
         assert gateway.plane.applied == [("more", "chat"), ("chat",)]
         assert gateway.control.ended == 1

@@ -24,6 +24,7 @@ listen: {host: 127.0.0.1, keys: keys.yaml}
 services: {chat: {replica: {command: "serve {port}"}}}
 """
 MORE = GOOD.replace("services: {", 'services: {more: {replica: {command: "x {port}"}}, ')
+TWO = GOOD.replace("services:", "job: {second: {port: 9}}\nservices:")
 KEYS = "keys:\n  alice: {sha256: " + 64 * "a" + "}\n"
 
 
@@ -136,7 +137,7 @@ DIGEST = f"sha256: {'a' * 64}"
         (GOOD.replace("127.0.0.1", "localhost"), KEYS, "while the gateway is up"),
         (GOOD.replace("keys:", "port: 9, keys:"), KEYS, "while the gateway is up"),
         (GOOD.replace("keys:", "certificate: c.pem, keys:"), KEYS, "while the gateway is up"),
-        (GOOD.replace("services:", "job: {second: {port: 9}}\nservices:"), KEYS, "while the gateway is up"),
+        (TWO, KEYS, "while the gateway is up"),
         (GOOD.replace("replica", "replika"), KEYS, "services.chat.replika"),
         (GOOD, f"keys: {{alice: {{{DIGEST}}}, bob: {{{DIGEST}}}}}", "keys.bob.sha256: is that of alice"),
     ],
@@ -148,7 +149,7 @@ def test_a_successor_takes_no_change_that_a_reload_refuses(
     before.keep()
     gateway.services.write_text(services)
     gateway.keys.write_text(keys)
-    assert accepted_files(gateway.services, gateway.paths.accepted, 1, after=7) == before
+    assert accepted_files(gateway.services, gateway.paths.accepted, 1) == before
     gateway.revision.put = lambda new: gateway.put.append(new) if new.settings(gateway.services.parent) else None
     gateway.revision.check_changed()
     gateway.revision.check()
@@ -164,21 +165,49 @@ def test_a_successor_takes_by_a_reload_what_has_changed(gateway: Gateway) -> Non
     gateway.revision.check()
     assert gateway.put == []
     gateway.services.write_text(MORE)
-    assert accepted_files(gateway.services, gateway.paths.accepted, 1, after=7) == before
+    assert accepted_files(gateway.services, gateway.paths.accepted, 1) == before
     gateway.revision.check_changed()
     gateway.revision.check()
     assert gateway.put == [accepted.read(gateway.services)]
 
 
 @pytest.mark.parametrize("slot", [1, 2])
-def test_a_first_job_takes_no_change_either_that_a_reload_refuses(gateway: Gateway, slot: int) -> None:
-    """That of a second gateway would save it for the first one's successor."""
-    gateway.revision.now.keep()
-    gateway.services.write_text(GOOD.replace("keys:", "port: 9, keys:"))
-    assert accepted_files(gateway.services, gateway.paths.accepted, slot, after=None).section.listen.port == 8080
+def test_what_one_of_two_gateways_takes_at_its_start_the_other_is_asked_to_take(gateway: Gateway, slot: int) -> None:
+    """Else a handover, or a first job that has waited, puts half of an edit in force."""
+    gateway.services.write_text(TWO)
+    revision = Revision(accepted.read(gateway.services, slot), gateway.put.append)
+    other = gateway.paths.of(3 - slot)
+    other.gateway.write_text("{}")
+    revision.check_changed()
+    assert reloads.asked(other) is None, "nothing is new"
+    gateway.services.write_text("]")
+    revision.check_changed()
+    assert reloads.asked(other) is None, "nothing can be taken"
+    gateway.keys.write_text(KEYS.replace("alice", "bob"))
+    gateway.services.write_text(TWO)
+    revision.check_changed()
+    revision.check()
+    request = reloads.asked(other)
+    assert request is not None
+    assert len(gateway.put) == 1
+    gateway.services.write_text(TWO.replace("chat", "talk"))
+    revision.check_changed()
+    assert reloads.asked(other) == request, "who asks by a command waits for an answer to this one"
+
+
+def test_another_gateway_that_is_not_up_or_cannot_be_asked_holds_up_nothing(
+    gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = gateway.paths.of(2)
     gateway.services.write_text(MORE)
-    taken = accepted_files(gateway.services, gateway.paths.accepted, slot, after=None)
-    assert tuple(taken.section.services) == ("more", "chat")
+    gateway.revision.check_changed()
+    assert reloads.asked(other) is None
+    other.gateway.write_text("{}")
+    other.reload.mkdir()
+    gateway.revision.check_changed()
+    assert "the other gateway keeps its files" in caplog.text
+    gateway.revision.check()
+    assert len(gateway.put) == 1
 
 
 @pytest.mark.parametrize(
@@ -193,16 +222,16 @@ def test_a_saved_file_that_this_version_refuses_keeps_no_successor_from_serving(
 ) -> None:
     gateway.revision.now.keep()
     (gateway.paths.accepted / name).write_text(text)
-    assert accepted_files(gateway.services, gateway.paths.accepted, 1, after=7) == accepted.read(gateway.services)
+    assert accepted_files(gateway.services, gateway.paths.accepted, 1) == accepted.read(gateway.services)
 
 
 @pytest.mark.parametrize("keys", ["~nosuchuser/keys.yaml", 300 * "k"])
 def test_it_serves_with_the_accepted_files_where_the_new_ones_cannot_be_read(gateway: Gateway, keys: str) -> None:
     gateway.revision.now.keep()
     gateway.services.write_text(GOOD.replace("keys.yaml", keys))
-    assert accepted_files(gateway.services, gateway.paths.accepted, 1, after=None) == gateway.revision.now
+    assert accepted_files(gateway.services, gateway.paths.accepted, 1) == gateway.revision.now
     with pytest.raises(ConfigError, match=r"listen\.keys|cannot be read: File name too long"):
-        accepted_files(gateway.services, None, 1, after=7)
+        accepted_files(gateway.services, None, 1)
 
 
 def test_the_last_day_of_the_calendar_is_no_end(gateway: Gateway) -> None:
@@ -266,7 +295,7 @@ class TestACertificate:
     def test_a_successor_begins_with_the_accepted_one(self, https: Gateway) -> None:
         for damage in (lambda pem: pem.write_text("half"), Path.unlink):
             damage(https.services.with_name("c.pem"))
-            begun = accepted_files(https.services, https.paths.accepted, 1, after=7)
+            begun = accepted_files(https.services, https.paths.accepted, 1)
             assert (begun, begun.settings(Path("/run/g")).certificate) == (https.revision.now, "PEM")
 
     def test_only_its_user_may_read_it(self, https: Gateway) -> None:
@@ -287,7 +316,7 @@ class TestACertificate:
         pem = https.services.with_name("c.pem")
         for damage in (lambda _pem: None, Path.unlink, Path.mkdir):
             damage(pem)
-            begun = accepted_files(https.services, https.paths.accepted, 1, after=7)
+            begun = accepted_files(https.services, https.paths.accepted, 1)
             assert begun.settings(Path("/run/g")).certificate == pem
 
     def test_a_key_beside_it_and_a_directory_are_left_to_haproxy(self, https: Gateway) -> None:
