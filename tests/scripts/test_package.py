@@ -166,6 +166,16 @@ def test_the_configuration_is_put_in_place_once_and_is_the_admins_until_purge(tm
         assert config.exists() is config.parent.exists() is kept
 
 
+def test_purge_is_complete_also_where_a_directory_cannot_be_removed(tmp_path: Path) -> None:
+    """The spool or the log may be a mount, or on a file system on which root of this host may not remove anything."""
+    spool = tmp_path / "var/spool/explsched/progress"
+    spool.mkdir(parents=True)
+    for fails in ("rmdir", "rm"):
+        path = stubs(tmp_path / f"no-{fails}", **{fails: 1})
+        assert maintain(tmp_path, "postrm", "purge", path=path).returncode == 0
+        assert spool.exists() is (fails == "rmdir")
+
+
 @pytest.mark.parametrize(
     ("fails", "status", "words"),
     [
