@@ -162,6 +162,23 @@ def test_how_to_get_the_right_to_steer(site: Path, accounting: str, words: str) 
     assert ("slurmdbd" in found) is ("slurmdbd" in accounting)
 
 
+@pytest.mark.parametrize(("asks", "level"), [(469, "fault"), (1000, "note")])
+def test_what_the_daemons_user_may_not_do_is_a_fault(
+    site: Path, monkeypatch: pytest.MonkeyPatch, asks: int, level: str
+) -> None:
+    """For anybody else it is as it should be."""
+    daemons = SimpleNamespace(pw_name="explsched", pw_uid=469, pw_gid=469)
+    monkeypatch.setattr(pwd, "getpwnam", lambda _name: daemons)
+    monkeypatch.setattr(os, "geteuid", lambda: asks)
+    monkeypatch.setattr(os, "access", lambda _path, mode: mode != os.W_OK)
+    kept = f"audit: {{file: {site}/a}}\nstate: {{directory: {site}}}\norder: {{site_factor_file: {site}/f}}\n"
+    tool(site, "sacctmgr", "echo Operator")
+    found = findings(site, kept)
+    assert {found[what][0] for what in ("privilege", "audit file", "site factor file", "state")} == {level}
+    tool(site, "scontrol", SCONTROL.format(directory=site, words="Invalid user id"))
+    assert findings(site)["privilege"][0] == level
+
+
 @pytest.mark.parametrize(("uid", "advice"), [(0, "for the daemon's own user: runuser"), (1000, "")])
 def test_what_root_may_do_says_nothing_of_the_daemon(
     site: Path, monkeypatch: pytest.MonkeyPatch, uid: int, advice: str
