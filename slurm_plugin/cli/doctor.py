@@ -190,12 +190,15 @@ def _spool(path: Path) -> Finding:
     mode = stat.S_IMODE(status.st_mode)
     if not stat.S_ISDIR(status.st_mode):
         return Finding(what, "fault", f"{path}: is not a directory", advice)
+    cannot = "jobs cannot report progress until it can be written"
+    if fault := sighting.file_system_fault(path):  # first: what is said of modes could not be done
+        return Finding(what, "fault", f"{path}: {fault}", cannot)
     if mode == _FORMER_SPOOL_MODE:
         return Finding(what, "note", f"{path}: mode {mode:04o}, so users can read each other's progress", advice)
     if mode != spools.MODE:
         return Finding(what, "note", f"{path}: mode {mode:04o}, so users' jobs may not report", advice)
     if fault := _unwritable(path):
-        return Finding(what, "fault", f"{path}: {fault}", "jobs cannot report progress until it can be written")
+        return Finding(what, "fault", f"{path}: {fault}", cannot)
     if finding := _foreign_group(what, path, advice):
         return finding
     name = sighting.group_name(status.st_gid)

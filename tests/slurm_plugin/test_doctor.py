@@ -539,13 +539,14 @@ def test_directories_that_cannot_be_written_are_told(
     room = {"f_bavail": 1 << 20, "f_frsize": 4096, "f_blocks": 1 << 21, "f_favail": 9, "f_files": 10, "f_flag": 0}
     monkeypatch.setattr("os.statvfs", lambda _path: SimpleNamespace(**{**room, **found}))
     spool = site / "progress"
-    spool.mkdir(mode=0o3777)
-    spool.chmod(0o3777)
+    spool.mkdir()
     kept = f"audit: {{file: {site}/a}}\nstate: {{directory: {site}}}\norder: {{site_factor_file: {site}/f}}\n"
-    told = findings(site, f"{kept}progress: {{spool: {spool}}}\n")
-    for what in ("audit file", "site factor file", "state", "progress spool"):
-        assert fault in told[what][1]
-    assert told["progress spool"][0] == "fault"
+    for mode in (0o3777, 0o1777, 0o755):  # a mode that could not be changed there either is not what is told
+        spool.chmod(mode)
+        told = findings(site, f"{kept}progress: {{spool: {spool}}}\n")
+        for what in ("audit file", "site factor file", "state", "progress spool"):
+            assert fault in told[what][1]
+        assert told["progress spool"][0] == "fault"
 
 
 def test_a_directory_of_another_cluster_is_named(site: Path) -> None:
