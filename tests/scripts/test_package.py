@@ -176,6 +176,17 @@ def test_purge_is_complete_also_where_a_directory_cannot_be_removed(tmp_path: Pa
         assert spool.exists() is (fails == "rmdir")
 
 
+def test_an_installation_with_pip_that_comes_first_is_told(tmp_path: Path) -> None:
+    """Its unit and commands in /usr/local win, and upgrades of the package would change nothing."""
+    path = stubs(tmp_path / "bin", systemd_sysusers=0, systemd_tmpfiles=0, install=0)
+    assert "comes before" not in maintain(tmp_path, "postinst", "configure", "", path=path).stderr
+    for name in ("usr/local/lib/systemd/system/sexplschedd.service", "usr/local/bin/sexplschedd"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+        done = maintain(tmp_path, "postinst", "configure", "", path=path)
+        assert (done.returncode, f"{tmp_path / name} comes before the package's" in done.stderr) == (0, True)
+
+
 @pytest.mark.parametrize(
     ("fails", "status", "words"),
     [
