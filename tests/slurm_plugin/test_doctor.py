@@ -508,6 +508,20 @@ def test_directories_that_are_missing_are_told(site: Path) -> None:
     assert {findings(site, there)[what][0] for what in ("audit file", "state")} == {"ok"}
 
 
+def test_directories_that_the_service_makes_at_its_start_are_not_missed_before(
+    site: Path, spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs, states = site / "log", site / "lib"
+    monkeypatch.setattr("slurm_plugin.cli.doctor._MADE_AT_START", {logs, states})
+    named = f"audit: {{file: {logs}/a}}\norder: {{site_factor_file: {states}/f}}\nprogress: {{spool: {spool}}}\n"
+    for what in ("audit file", "site factor file"):
+        level, found, _ = findings(site, named)[what]
+        assert (level, "the service makes it when it starts" in found) == ("ok", True)
+    Heartbeat(spool, "c", Holder.here()).beat(90.0)
+    for what in ("audit file", "site factor file"):
+        assert findings(site, named)[what][0] != "ok", "a daemon runs, and they are gone"
+
+
 @pytest.mark.parametrize(
     ("shown", "level", "words"),
     [
