@@ -40,6 +40,7 @@ example:
 _BUILD = "install explsched again where a C++ compiler is, on Linux; see docs/kernels.md#installation"
 _USER = "explsched"
 _FORMER_SPOOL_MODE = 0o1777
+_MADE_AT_START = (Path("/var/log/explsched"), Path("/var/lib/explsched"))  # LogsDirectory=, StateDirectory= of the unit
 MANY_FILES = 50_000
 _ON_PATH = "apt-get install slurm-client, or name its place: PATH here, and in /etc/default/sexplschedd for the service"
 _TOOLS = ("squeue", "scontrol", "scancel", "sprio", "sdiag", "sbatch")
@@ -76,7 +77,7 @@ def _findings(config_path: Path | None) -> Iterator[Finding]:
     except ExplschedError as error:
         yield Finding("configuration", "fault", str(error), "mend the file, then: sexplsched config check")
     yield from _tools()
-    yield from doctor_slurm.findings(CliClient(config.slurm.timeout_s), config)
+    yield from doctor_slurm.findings(CliClient(config.slurm.timeout_s), config, _level(config.progress.spool))
     yield _pyslurm(config.slurm.client)
     yield from files
     yield from sharing(os.environ)
@@ -91,15 +92,27 @@ def _findings(config_path: Path | None) -> Iterator[Finding]:
 
 def _files(config: configuration.Config) -> Iterator[Finding]:
     """The files that the configuration names."""
-    yield _spool(config.progress.spool)
-    yield from _old_reports(config.progress.spool)
-    yield from _sweep_record(config.progress.spool)
-    yield _written("audit file", config.audit.file.parent, "changes in Slurm are not written down")
-    yield _written(
-        "site factor file", config.order.site_factor_file.parent, "a restarted daemon takes its own for others'"
-    )
-    yield _written("state", config.state.directory, "status and explain ask Slurm, and web shows nothing")
-    yield _daemon(config.progress.spool)
+    spool = config.progress.spool
+    refused = _level(spool)
+    yield _spool(spool)
+    yield from _old_reports(spool)
+    yield from _sweep_record(spool)
+    for what, directory, without in (
+        ("audit file", config.audit.file.parent, "changes in Slurm are not written down"),
+        ("site factor file", config.order.site_factor_file.parent, "a restarted daemon takes its own for others'"),
+        ("state", config.state.directory, "status and explain ask Slurm, and web shows nothing"),
+    ):
+        if directory in _MADE_AT_START and not directory.exists() and sighting.last_heartbeat(spool) is None:
+            yield Finding(what, "ok", f"{directory}: the service makes it when it starts")
+        else:
+            yield _written(what, directory, without, refused)
+    yield _daemon(spool)
+
+
+def _level(spool: Path) -> str:
+    """That of what whoever asks may not do: the daemon's user must be able to, anybody else need not."""
+    user = _daemons_user(spool)
+    return "fault" if user is not None and user.pw_uid == os.geteuid() else "note"
 
 
 def _pyslurm(client: str) -> Finding:
@@ -159,7 +172,7 @@ def _daemon(spool: Path) -> Finding:
     return Finding("daemon", "ok", f"runs {where}")
 
 
-def _written(what: str, directory: Path, without: str) -> Finding:
+def _written(what: str, directory: Path, without: str, refused: str) -> Finding:
     """Whether what the daemon writes has a directory. One that may be made below its parent is made by the daemon."""
     place = directory.parent if what == "state" and sighting.directory_fault(directory) else directory
     if fault := sighting.directory_fault(place):
@@ -168,7 +181,7 @@ def _written(what: str, directory: Path, without: str) -> Finding:
         advice = "the daemon must be able to write there; look as its user: runuser -u explsched -- sexplsched doctor"
     else:
         return Finding(what, "ok", str(directory))
-    return Finding(what, "note", f"{directory}: {fault}: {without}", advice)
+    return Finding(what, refused, f"{directory}: {fault}: {without}", advice)
 
 
 def _spool(path: Path) -> Finding:
@@ -181,12 +194,15 @@ def _spool(path: Path) -> Finding:
     mode = stat.S_IMODE(status.st_mode)
     if not stat.S_ISDIR(status.st_mode):
         return Finding(what, "fault", f"{path}: is not a directory", advice)
+    cannot = "jobs cannot report progress until it can be written"
+    if fault := sighting.file_system_fault(path):  # first: what is said of modes could not be done
+        return Finding(what, "fault", f"{path}: {fault}", cannot)
     if mode == _FORMER_SPOOL_MODE:
         return Finding(what, "note", f"{path}: mode {mode:04o}, so users can read each other's progress", advice)
     if mode != spools.MODE:
         return Finding(what, "note", f"{path}: mode {mode:04o}, so users' jobs may not report", advice)
     if fault := _unwritable(path):
-        return Finding(what, "fault", f"{path}: {fault}", "jobs cannot report progress until it can be written")
+        return Finding(what, "fault", f"{path}: {fault}", cannot)
     if finding := _foreign_group(what, path, advice):
         return finding
     name = sighting.group_name(status.st_gid)

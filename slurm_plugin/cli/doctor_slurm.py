@@ -44,14 +44,14 @@ class Finding(Struct, frozen=True):
     advice: str = ""
 
 
-def findings(client: CliClient, config: Config) -> Iterator[Finding]:
-    """What there is to say of Slurm under this configuration."""
+def findings(client: CliClient, config: Config, refused: str) -> Iterator[Finding]:
+    """What there is to say of Slurm under this configuration; `refused`: the level of what the asker may not do."""
     try:
         can = client.capabilities()
         yield from _capabilities(can)
         load = client.load()
         yield Finding("slurmctld", "ok", f"answers; {load.server_threads} threads, {load.jobs_pending} jobs pending")
-        yield privilege(can)
+        yield privilege(can, refused)
         nodes = client.nodes()
         gpus = sum(node.gpus for node in nodes)
         advice = "" if gpus else "no GPUs: set GresTypes=gpu and Gres=gpu:N (slurm.conf, gres.conf)"
@@ -80,7 +80,7 @@ def findings(client: CliClient, config: Config) -> Iterator[Finding]:
         yield Finding("slurmctld", "fault", str(error), advice)
 
 
-def privilege(can: Capabilities) -> Finding:
+def privilege(can: Capabilities, refused: str = "note") -> Finding:
     """Whether this user may steer. Slurm looks at the rights before it looks whether there is such a reservation.
 
     Raises `SlurmError` if slurmctld does not answer: one that is busy has refused nothing.
@@ -90,11 +90,11 @@ def privilege(can: Capabilities) -> Finding:
     words = (answer.err or answer.out).strip()
     if _is_refusal(words):
         found = f"uid {os.geteuid()} may not steer jobs ({words})"
-        return Finding("privilege", "note", found, _how_to_get_it(can))
+        return Finding("privilege", refused, found, _how_to_get_it(can))
     if os.geteuid() and can.has(OPERATORS) and _admin_level() == "Operator":
         found = f"uid {os.geteuid()} may steer jobs, but as an Operator it may not write their AdminComments"
         advice = f"{_how_to_get_it(can)}; without it limits on preemption, pins and groups of jobs do not work"
-        return Finding("privilege", "note", found, advice)
+        return Finding("privilege", refused, found, advice)
     # An admin looks as root, whom Slurm refuses nothing: that says nothing of the daemon.
     advice = "" if os.geteuid() else "for the daemon's own user: runuser -u explsched -- sexplsched doctor"
     return Finding("privilege", "ok", f"uid {os.geteuid()} may steer jobs", advice)

@@ -40,6 +40,8 @@ def tree(tmp_path: Path) -> Path:
     command.chmod(0o755)
     (root / "etc/explsched").mkdir(parents=True)
     (root / "etc/explsched/explsched.yaml").write_text("policy: fifo\n")
+    (root / "etc/logrotate.d").mkdir()
+    (root / "etc/logrotate.d/explsched").touch()
     return root
 
 
@@ -58,7 +60,8 @@ def test_an_environment_becomes_a_package_that_works_elsewhere(tree: Path, tmp_p
     assert ran.stdout.split() == ["tiny", str(next(unpacked.rglob("tiny.py")))]
     assert str(tree) not in (unpacked / HOME / "pyvenv.cfg").read_text()
 
-    assert (control / "conffiles").read_text() == "/etc/explsched/explsched.yaml\n"
+    assert (control / "conffiles").read_text() == "/etc/logrotate.d/explsched\n"
+    assert not (unpacked / "etc/explsched").exists(), "dpkg would ask about the admin's file at upgrades"
     checked = subprocess.run(["md5sum", "--check", "--quiet", control / "md5sums"], cwd=unpacked, check=False)
     assert checked.returncode == 0
     major, minor = sys.version_info[:2]
@@ -117,6 +120,71 @@ def test_each_state_of_a_checkout_is_a_newer_version(tree: Path, tmp_path: Path)
 def test_maintainer_scripts_do_nothing_on_other_occasions(script: str, occasion: str) -> None:
     done = subprocess.run([SCRIPTS / "debian" / script, occasion], env={"PATH": ""}, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def maintain(machine: Path, script: str, *argv: str, path: Path) -> subprocess.CompletedProcess[str]:
+    """Run a maintainer script on the directories of a machine that is made up."""
+    text = (SCRIPTS / "debian" / script).read_text()
+    for top in ("/etc/", "/run/", "/usr/", "/var/"):
+        text = text.replace(top, f"{machine}{top}")
+    words = ["/bin/sh", "-c", text, script, *argv]
+    environment = {"PATH": f"{path}:/usr/bin:/bin"}
+    return subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+
+
+def stubs(directory: Path, **ends: int) -> Path:
+    """Commands that do nothing, with these exit statuses."""
+    directory.mkdir()
+    for name, end in ends.items():
+        command = directory / name.replace("_", "-")
+        command.write_text(f'#!/bin/sh\necho "{command.name} $*: refused" >&2\nexit {end}\n')
+        command.chmod(0o755)
+    return directory
+
+
+def test_the_configuration_is_put_in_place_once_and_is_the_admins_until_purge(tmp_path: Path) -> None:
+    """No upgrade asks about it, resets it, or brings it back, as dpkg would not bring back a conffile."""
+    path = stubs(tmp_path / "bin", systemd_sysusers=0, systemd_tmpfiles=0)
+    example, config = tmp_path / "usr/share/explsched/explsched.yaml", tmp_path / "etc/explsched/explsched.yaml"
+    example.parent.mkdir(parents=True)
+    example.write_text("# policy: explsched\n")
+    for installed, before, after in (
+        ("", None, "# policy: explsched\n"),
+        ("", "policy: srsf\n", "policy: srsf\n"),
+        ("0.1.0", "policy: srsf\n", "policy: srsf\n"),
+        ("0.1.0", None, None),
+    ):
+        config.unlink(missing_ok=True)
+        if before:
+            config.write_text(before)
+        assert maintain(tmp_path, "postinst", "configure", installed, path=path).returncode == 0
+        assert (config.read_text() if config.exists() else None) == after
+    for occasion, kept in (("remove", True), ("purge", False)):
+        config.write_text("policy: srsf\n")
+        config.with_name("explsched.yaml.dpkg-old").touch()
+        assert maintain(tmp_path, "postrm", occasion, path=path).returncode == 0
+        assert config.exists() is config.parent.exists() is kept
+
+
+def test_purge_is_complete_also_where_a_directory_cannot_be_removed(tmp_path: Path) -> None:
+    """The spool or the log may be a mount, or on a file system on which root of this host may not remove anything."""
+    spool = tmp_path / "var/spool/explsched/progress"
+    spool.mkdir(parents=True)
+    for fails in ("rmdir", "rm"):
+        path = stubs(tmp_path / f"no-{fails}", **{fails: 1})
+        assert maintain(tmp_path, "postrm", "purge", path=path).returncode == 0
+        assert spool.exists() is (fails == "rmdir")
+
+
+def test_an_installation_with_pip_that_comes_first_is_told(tmp_path: Path) -> None:
+    """Its unit and commands in /usr/local win, and upgrades of the package would change nothing."""
+    path = stubs(tmp_path / "bin", systemd_sysusers=0, systemd_tmpfiles=0, install=0)
+    assert "comes before" not in maintain(tmp_path, "postinst", "configure", "", path=path).stderr
+    for name in ("usr/local/lib/systemd/system/sexplschedd.service", "usr/local/bin/sexplschedd"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+        done = maintain(tmp_path, "postinst", "configure", "", path=path)
+        assert (done.returncode, f"{tmp_path / name} comes before the package's" in done.stderr) == (0, True)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from slurm_plugin.config import Config, parse
 
 REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = Path(sys.prefix)
+OPERATION = REPOSITORY / "docs/operation.md"
 CONFIG = "etc/explsched/explsched.yaml"
 ROTATION = "etc/logrotate.d/explsched"
 COMPLETION = "usr/share/bash-completion/completions"
@@ -125,6 +127,16 @@ def test_a_second_time_replaces_our_files_and_keeps_those_of_the_admin(tmp_path:
     assert set(first) - set(done.stdout.split()) == {f"/{CONFIG}", f"/{ROTATION}"}
     assert f"note: /{ROTATION} is kept as it is" in done.stderr
     assert files(tmp_path) == {**fresh, CONFIG: b"policy: srsf\n", ROTATION: b"mine\n"}
+
+
+def test_the_documented_removal_leaves_what_is_in_etc(machine: Path, tmp_path: Path) -> None:
+    """It is the admin's, or that of a package that is there by then: dpkg does not bring back a file in /etc."""
+    done = re.search(r"`(sort -u) /opt/explsched/files (\|.*) \| xargs rm -f`", OPERATION.read_text())
+    assert done
+    written = {f"/{name}" for name in files(machine)}
+    (tmp_path / "files").write_text("\n".join((*written, *written)) + "\n")
+    removed = subprocess.check_output(["sh", "-c", f"{done[1]} files {done[2]}"], cwd=tmp_path, text=True).split()
+    assert written - set(removed) == {f"/{CONFIG}", f"/{ROTATION}"}
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,23 @@ def test_how_to_get_the_right_to_steer(site: Path, accounting: str, words: str) 
     assert ("slurmdbd" in found) is ("slurmdbd" in accounting)
 
 
+@pytest.mark.parametrize(("asks", "level"), [(469, "fault"), (1000, "note")])
+def test_what_the_daemons_user_may_not_do_is_a_fault(
+    site: Path, monkeypatch: pytest.MonkeyPatch, asks: int, level: str
+) -> None:
+    """For anybody else it is as it should be."""
+    daemons = SimpleNamespace(pw_name="explsched", pw_uid=469, pw_gid=469)
+    monkeypatch.setattr(pwd, "getpwnam", lambda _name: daemons)
+    monkeypatch.setattr(os, "geteuid", lambda: asks)
+    monkeypatch.setattr(os, "access", lambda _path, mode: mode != os.W_OK)
+    kept = f"audit: {{file: {site}/a}}\nstate: {{directory: {site}}}\norder: {{site_factor_file: {site}/f}}\n"
+    tool(site, "sacctmgr", "echo Operator")
+    found = findings(site, kept)
+    assert {found[what][0] for what in ("privilege", "audit file", "site factor file", "state")} == {level}
+    tool(site, "scontrol", SCONTROL.format(directory=site, words="Invalid user id"))
+    assert findings(site)["privilege"][0] == level
+
+
 @pytest.mark.parametrize(("uid", "advice"), [(0, "for the daemon's own user: runuser"), (1000, "")])
 def test_what_root_may_do_says_nothing_of_the_daemon(
     site: Path, monkeypatch: pytest.MonkeyPatch, uid: int, advice: str
@@ -491,6 +508,20 @@ def test_directories_that_are_missing_are_told(site: Path) -> None:
     assert {findings(site, there)[what][0] for what in ("audit file", "state")} == {"ok"}
 
 
+def test_directories_that_the_service_makes_at_its_start_are_not_missed_before(
+    site: Path, spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs, states = site / "log", site / "lib"
+    monkeypatch.setattr("slurm_plugin.cli.doctor._MADE_AT_START", {logs, states})
+    named = f"audit: {{file: {logs}/a}}\norder: {{site_factor_file: {states}/f}}\nprogress: {{spool: {spool}}}\n"
+    for what in ("audit file", "site factor file"):
+        level, found, _ = findings(site, named)[what]
+        assert (level, "the service makes it when it starts" in found) == ("ok", True)
+    Heartbeat(spool, "c", Holder.here()).beat(90.0)
+    for what in ("audit file", "site factor file"):
+        assert findings(site, named)[what][0] != "ok", "a daemon runs, and they are gone"
+
+
 @pytest.mark.parametrize(
     ("shown", "level", "words"),
     [
@@ -522,13 +553,14 @@ def test_directories_that_cannot_be_written_are_told(
     room = {"f_bavail": 1 << 20, "f_frsize": 4096, "f_blocks": 1 << 21, "f_favail": 9, "f_files": 10, "f_flag": 0}
     monkeypatch.setattr("os.statvfs", lambda _path: SimpleNamespace(**{**room, **found}))
     spool = site / "progress"
-    spool.mkdir(mode=0o3777)
-    spool.chmod(0o3777)
+    spool.mkdir()
     kept = f"audit: {{file: {site}/a}}\nstate: {{directory: {site}}}\norder: {{site_factor_file: {site}/f}}\n"
-    told = findings(site, f"{kept}progress: {{spool: {spool}}}\n")
-    for what in ("audit file", "site factor file", "state", "progress spool"):
-        assert fault in told[what][1]
-    assert told["progress spool"][0] == "fault"
+    for mode in (0o3777, 0o1777, 0o755):  # a mode that could not be changed there either is not what is told
+        spool.chmod(mode)
+        told = findings(site, f"{kept}progress: {{spool: {spool}}}\n")
+        for what in ("audit file", "site factor file", "state", "progress spool"):
+            assert fault in told[what][1]
+        assert told["progress spool"][0] == "fault"
 
 
 def test_a_directory_of_another_cluster_is_named(site: Path) -> None:
