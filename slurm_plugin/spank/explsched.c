@@ -44,7 +44,7 @@ PUBLIC spank_f slurm_spank_init;
 PUBLIC spank_f slurm_spank_init_post_opt;
 PUBLIC spank_f slurm_spank_task_init;
 
-enum { EXPL_FOUND_SIZE = 1024 };
+enum { EXPL_FOUND_SIZE = 1024, EXPL_NAME_SIZE = 96 };
 
 static struct expl_values given; /* one process serves one job: sbatch, srun, salloc or a slurmstepd */
 
@@ -65,18 +65,23 @@ static bool is_submitted_by_a_job(spank_context_t context) {
     return context == S_CTX_ALLOCATOR && getenv("SLURM_JOB_ID") != NULL;
 }
 
+/* The variable by which Slurm hands an option on; `prefix` is "" for salloc and "SLURM_SPANK_" for sbatch. */
+static void handed_on(const char *prefix, const char *name, char *variable) {
+    snprintf(variable, EXPL_NAME_SIZE, "%s_SLURM_SPANK_OPTION_%s_%s", prefix, plugin_name, name);
+    for (char *at = variable; *at != '\0'; at++) {
+        *at = isalnum((unsigned char)*at) ? *at : '_';
+    }
+}
+
 /*
  * Slurm gives all that runs in a job its options and control environment by variables, and takes them for
  * those of a job that is submitted there. Called before it does: that job inherits what `complete` lets it.
  */
 static void forget_surrounding_job(const char *name) {
-    static const char *const prefixes[] = {"", "SLURM_SPANK_"}; /* as salloc and as sbatch set them */
+    static const char *const prefixes[] = {"", "SLURM_SPANK_"};
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
-        char variable[96];
-        snprintf(variable, sizeof variable, "%s_SLURM_SPANK_OPTION_%s_%s", prefixes[i], plugin_name, name);
-        for (char *at = variable; *at != '\0'; at++) {
-            *at = isalnum((unsigned char)*at) ? *at : '_';
-        }
+        char variable[EXPL_NAME_SIZE];
+        handed_on(prefixes[i], name, variable);
         unsetenv(variable);
     }
     unsetenv("SLURM_SPANK_" EXPL_CONTROL_VARIABLE);
@@ -127,6 +132,17 @@ static void take_variable(spank_t job, spank_context_t context, size_t at) {
     }
 }
 
+/* With `sbatch --export=NONE` Slurm leaves the batch script's options in its variables and tells nobody. */
+static void take_handed_on(spank_t job, size_t at) {
+    const struct expl_option *const option = &expl_options[at];
+    char name[EXPL_NAME_SIZE], found[EXPL_FOUND_SIZE] = "";
+    handed_on("SLURM_SPANK_", option->name, name);
+    if (spank_getenv(job, name, found, sizeof found) == ESPANK_SUCCESS &&
+        !option->canonical(option->choices, option->argument != NULL ? found : "1", given.text[at])) {
+        slurm_error("explsched: %s=%s is ignored: accepted: %s", name, found, option->accepted);
+    }
+}
+
 /*
  * What was not given as an option is taken from its variable. Inside a job the variables are that job's own:
  * a job that it submits does not inherit its consents.
@@ -135,6 +151,9 @@ static void complete(spank_t job, spank_context_t context) {
     for (size_t i = 0; i < expl_option_count; i++) {
         if (given.text[i][0] == '\0' && !(expl_options[i].is_consent && is_submitted_by_a_job(context))) {
             take_variable(job, context, i);
+        }
+        if (given.text[i][0] == '\0' && context == S_CTX_REMOTE) {
+            take_handed_on(job, i);
         }
     }
 }

@@ -34,8 +34,12 @@ static void preload(spank_t job, const char *library) {
     }
     char present[PATHS_SIZE / 2] = "";
     spank_err_t const result = spank_getenv(job, "LD_PRELOAD", present, sizeof present);
-    if (result == ESPANK_NOSPACE || strstr(present, library) != NULL) {
-        return; /* a step inside a job that has it already, or a list too long to extend */
+    if (result == ESPANK_NOSPACE) {
+        slurm_error("explsched: kernels are not gated: LD_PRELOAD is longer than %zu", sizeof present - 1);
+        return;
+    }
+    if (strstr(present, library) != NULL) {
+        return; /* a step inside a job that has it already */
     }
     char value[PATHS_SIZE];
     snprintf(value, sizeof value, "%s%s%s", present, present[0] != '\0' ? ":" : "", library);
@@ -112,6 +116,25 @@ static int ended(pid_t child) {
     return -1;
 }
 
+/* A manager keeps the policy that it was started with, which stands beside its socket. A share of a manager
+ * that groups kernels would be ignored. */
+static void keep_or_compare(const char *directory, bool has_quota, bool is_ours) {
+    char path[SOCKET_SIZE + 16], word[8] = "";
+    snprintf(path, sizeof path, "%s/policy", directory);
+    FILE *const file = fopen(path, is_ours ? "w" : "r");
+    if (file == NULL) {
+        return; /* one that somebody else has started */
+    }
+    if (is_ours) {
+        fputs(has_quota ? "quota" : "group", file);
+    } else if (fgets(word, sizeof word, file) != NULL && has_quota && strcmp(word, "group") == 0) {
+        slurm_error(
+            "explsched: request and limit do not count: this user's kernel manager in %s groups kernels",
+            directory);
+    }
+    fclose(file);
+}
+
 /* Sees to it that a manager of the user's answers at `socket`. The program returns as soon as it does; that
  * another one serves already, which is as good, it tells by a status of its own. */
 static void start_manager(spank_t job, const char *program, const char *socket, bool has_quota) {
@@ -140,7 +163,9 @@ static void start_manager(spank_t job, const char *program, const char *socket, 
     int const status = child < 0 ? -1 : ended(child);
     if (!WIFEXITED(status) || (WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != ANOTHER_SERVES)) {
         slurm_error("explsched: kernels are not managed: %s --dir %s does not start", program, directory);
+        return;
     }
+    keep_or_compare(directory, has_quota, WEXITSTATUS(status) == 0);
 }
 
 static void manager(spank_t job, const struct expl_settings *settings, bool has_quota) {

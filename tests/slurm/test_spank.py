@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -51,10 +52,25 @@ def site(needs_slurm: None, open_tmp: Path, library: Path) -> Iterator[Cluster]:
     place = open_tmp / "spank"
     yield up(ClusterSpec(nodes=1, extra=(("JobSubmitPlugins", "lua"),), files=files), place)
     down(place)
-    for directory in files_of_site.glob("km-*"):  # they serve until the node's jobs are cleaned up
-        status = subprocess.run([manager, "--dir", directory, "--status"], capture_output=True, text=True, check=False)
-        if status.returncode == 0:
-            os.kill(json.loads(status.stdout)["pid"], signal.SIGTERM)
+    end_managers(files_of_site)
+
+
+def end_managers(files_of_site: Path) -> None:
+    """They serve until the node's jobs are cleaned up."""
+    for directory in files_of_site.glob("km-*"):
+        if (status := status_of(directory)) is not None:
+            os.kill(json.loads(status)["pid"], signal.SIGTERM)
+        until(partial(is_silent, directory), "the manager has ended")
+
+
+def status_of(directory: Path) -> str | None:
+    argv = [kernel_manager.manager(os.environ), "--dir", directory, "--status"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else None
+
+
+def is_silent(directory: Path) -> bool:
+    return status_of(directory) is None
 
 
 def run(cluster: Cluster, *argv: str, script: str | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -114,6 +130,45 @@ def test_a_task_of_sbatch_preloads_the_library(
     assert found["EXPLSCHED_LIMIT"] == "0.3"
     assert found["EXPLSCHED_KM_SOCKET"] == f"{library.parent}/km-0/kernel-manager.sock"
     assert found["EXPLSCHED_SPOOL"] == f"{library.parent}/spool"
+
+
+@pytest.mark.parametrize("export", ["NONE", "NIL", "FOO=1"])
+def test_a_batch_script_has_its_options_whatever_it_exports(site: Cluster, library: Path, export: str) -> None:
+    out = library.parent / f"{export}.out"
+    options = ("--expl-share=high", "--expl-checkpoint=USR1", "--expl-early-stop")
+    done = run(site, "sbatch", "--wait", f"--output={out}", f"--export={export}", *options, script="#!/bin/sh\nenv\n")
+    assert done.returncode == 0, done.stderr
+    found = dict(line.split("=", 1) for line in out.read_text().splitlines() if "=" in line)
+    assert (found["EXPLSCHED_SHARE"], found["EXPLSCHED_CHECKPOINT"]) == ("high", "USR1")
+    assert found["LD_PRELOAD"] == str(library)
+    assert found["EXPLSCHED_EARLY_STOP"] == "1"
+
+
+def test_an_option_that_slurm_hands_on_is_checked_as_one_that_is_given(site: Cluster, library: Path) -> None:
+    out = library.parent / "handed_on.out"
+    name = "SLURM_SPANK__SLURM_SPANK_OPTION_explsched_expl_share"
+    script = f"#!/bin/sh\nenv | grep -e {name} -e EXPLSCHED_\n"
+    done = run(site, "sbatch", "--wait", f"--output={out}", f"--export={name}=everything", script=script)
+    assert done.returncode == 0, done.stderr
+    found = out.read_text()
+    assert f"{name}=everything" in found
+    assert "EXPLSCHED_SHARE" not in found
+
+
+def test_a_list_that_the_library_cannot_be_added_to_is_told(site: Cluster) -> None:
+    libraries = ":".join(["/lib/x86_64-linux-gnu/libc.so.6"] * 140)
+    done = run(site, "srun", "--expl-share=high", "env", LD_PRELOAD=libraries)
+    assert environment_of(done)["LD_PRELOAD"] == libraries
+    assert "kernels are not gated: LD_PRELOAD is longer than" in done.stderr
+
+
+def test_a_share_that_the_managers_policy_ignores_is_told(site: Cluster, library: Path) -> None:
+    end_managers(library.parent)
+    assert run(site, "srun", "--expl-share=high", "true").returncode == 0  # a manager serves from now on
+    done = run(site, "srun", "--expl-request=0.25", "true")
+    assert "request and limit do not count" in done.stderr
+    assert done.returncode == 0, done.stderr
+    assert "do not count" not in run(site, "srun", "--expl-share=high", "true").stderr
 
 
 def test_srun_keeps_what_the_user_preloads(site: Cluster, library: Path) -> None:
