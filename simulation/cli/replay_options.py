@@ -130,8 +130,8 @@ def _check_history(how: Settings | MuriOptions, path: Path, trace_path: Path) ->
 def _earlier(path: Path, trace: Trace) -> tuple[TraceJob, ...]:
     """The jobs of a history, without those of the trace and without later ones; warnings tell of these.
 
-    Only files of sacct tell when a job ended. There an id alone does not make two jobs one: the tasks of an array may
-    have other ones in each file.
+    Only files of sacct tell when a job ended. A job of both files ended too late, so that it is left out even where its
+    id is another in each, as that of a task of an array may be.
     """
     history = formats.read_any(path)
     report_rejected(path, history.rejected)
