@@ -70,6 +70,22 @@ def test_a_batch_is_worked_off_whatever_is_killed(cluster: Cluster, directory: P
         assert {event["replicas"] for event in gateway.events("wanted")} == {2}  # none more for it
 
 
+def test_a_reload_that_drops_its_service_fails_no_request_of_a_batch(cluster: Cluster, directory: Path) -> None:
+    with in_foreground(cluster, directory, batches="idle") as gateway, client(gateway.url) as link:
+        until(lambda: gateway.serving() == 1, "the replica serves")
+        batch = begun(link, 300, tokens=10)
+        until(lambda: link.batches.retrieve(batch.id).request_counts.completed > 20, "it is being worked off")
+        good = gateway.services.read_text()
+        for edited in (good.replace("  tiny:", "  tinny:"), good):
+            gateway.services.write_text(edited)
+            gateway.command("reload")
+            time.sleep(2)
+            found = link.batches.retrieve(batch.id)
+            assert (found.status, found.request_counts.failed) == ("in_progress", 0)
+        until(lambda: link.batches.retrieve(batch.id).status == "completed", "it ends", 120)
+        assert link.batches.retrieve(batch.id).request_counts.completed == 300
+
+
 def test_a_batch_starts_replicas_where_it_may_and_waits_where_not(cluster: Cluster, directory: Path) -> None:
     lazy = {"min": 0, "max": 2}
     with in_foreground(cluster, directory, scale=lazy, batches="idle") as gateway, client(gateway.url) as link:

@@ -1,5 +1,6 @@
 """Two gateways for the same services: one leads, both serve, and what is killed costs the other nothing."""
 
+import http.client
 import json
 import os
 import shutil
@@ -11,13 +12,15 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import yaml
 
 from slurm_plugin.client.cli import CliClient
 from slurm_plugin.devcluster import Cluster
 from slurm_plugin.devcluster.machine import reserved
 from testkit.gateway import Gateway, Load, second, services_file
+from tests.inference_gateway.rig import ask
 from tests.slurm.gateway import in_foreground
-from tests.slurm.jobs import empty, until
+from tests.slurm.jobs import empty, run, until
 
 pytestmark = [
     pytest.mark.slurm,
@@ -38,6 +41,15 @@ def leader(gateway: Gateway) -> int:
     locks = (line.split() for line in Path("/proc/locks").read_text().splitlines())
     (pid,) = (int(lock[4]) for lock in locks if lock[1] == "FLOCK" and lock[5].endswith(f":{inode}"))
     return pid
+
+
+def offers(port: int, model: str) -> bool:
+    """Whether the gateway at this port lists the model; one whose job was just killed may answer in part, or not."""
+    try:
+        answer = ask(port, "GET", "/v1/models")
+    except (OSError, http.client.HTTPException):
+        return False
+    return answer.status == 200 and model in {found["id"] for found in answer.json["data"]}
 
 
 def test_the_lead_passes_on_and_replicas_are_submitted_once(cluster: Cluster, directory: Path) -> None:
@@ -71,9 +83,9 @@ def test_the_lead_passes_on_and_replicas_are_submitted_once(cluster: Cluster, di
 
 
 def test_both_jobs_start_and_end_together(cluster: Cluster, directory: Path) -> None:
-    with reserved(2) as (port, second_port):
-        services = services_file(directory, port, scale={"min": 1}, second_port=second_port)
-        gateway = Gateway(cluster.env(), services, f"http://127.0.0.1:{port}", directory / "gateway")
+    with reserved(2) as (gateway_port, second_port):
+        services = services_file(directory, gateway_port, scale={"min": 1}, second_port=second_port)
+        gateway = Gateway(cluster.env(), services, f"http://127.0.0.1:{gateway_port}", directory / "gateway")
         gateway.command("up", "--wait", "60", "--sbatch", f"--export=ALL,TMPDIR={directory}")
         assert len(gateway.command("address").split()) == 2
         until(lambda: gateway.serving() == 1, "the replica serves")
@@ -82,6 +94,13 @@ def test_both_jobs_start_and_end_together(cluster: Cluster, directory: Path) -> 
             time.sleep(1)
         assert load.failures == []
         assert len(gateway.jobs("tiny")) == 1
+        edited = yaml.safe_load(services.read_text())
+        edited["services"]["tiny"]["models"] = ["edited"]
+        services.write_text(yaml.safe_dump(edited))
+        job = json.loads(second(gateway).paths.gateway.read_text())["job_id"]
+        run(cluster, "scancel", "--full", "--signal=KILL", str(job))
+        for port in (second_port, gateway_port):
+            until(partial(offers, port, "edited"), "what a successor takes the other one takes, too")
         gateway.command("down")
         found = CliClient(environment=cluster.env()).tagged_jobs("igw")
         assert [job for job in found if job.state in ("PENDING", "RUNNING")] == []
