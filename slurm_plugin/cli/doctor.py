@@ -40,7 +40,7 @@ example:
 _BUILD = "install explsched again where a C++ compiler is, on Linux; see docs/kernels.md#installation"
 _USER = "explsched"
 _FORMER_SPOOL_MODE = 0o1777
-_MADE_AT_START = (Path("/var/log/explsched"), Path("/var/lib/explsched"))  # LogsDirectory=, StateDirectory= of the unit
+MADE_AT_START = (Path("/var/log/explsched"), Path("/var/lib/explsched"))  # LogsDirectory=, StateDirectory= of the unit
 MANY_FILES = 50_000
 _ON_PATH = "apt-get install slurm-client, or name its place: PATH here, and in /etc/default/sexplschedd for the service"
 _TOOLS = ("squeue", "scontrol", "scancel", "sprio", "sdiag", "sbatch")
@@ -102,7 +102,7 @@ def _files(config: configuration.Config) -> Iterator[Finding]:
         ("site factor file", config.order.site_factor_file.parent, "a restarted daemon takes its own for others'"),
         ("state", config.state.directory, "status and explain ask Slurm, and web shows nothing"),
     ):
-        if directory in _MADE_AT_START and not directory.exists() and sighting.last_heartbeat(spool) is None:
+        if directory in MADE_AT_START and not directory.exists() and sighting.last_heartbeat(spool) is None:
             yield Finding(what, "ok", f"{directory}: the service makes it when it starts")
         else:
             yield _written(what, directory, without, refused)

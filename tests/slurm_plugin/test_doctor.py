@@ -512,7 +512,7 @@ def test_directories_that_the_service_makes_at_its_start_are_not_missed_before(
     site: Path, spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs, states = site / "log", site / "lib"
-    monkeypatch.setattr("slurm_plugin.cli.doctor._MADE_AT_START", {logs, states})
+    monkeypatch.setattr("slurm_plugin.cli.doctor.MADE_AT_START", {logs, states})
     named = f"audit: {{file: {logs}/a}}\norder: {{site_factor_file: {states}/f}}\nprogress: {{spool: {spool}}}\n"
     for what in ("audit file", "site factor file"):
         level, found, _ = findings(site, named)[what]
