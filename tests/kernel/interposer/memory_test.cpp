@@ -203,6 +203,29 @@ void pools_count_where_they_are() {
     DO(cuDevicePrimaryCtxRelease(1));
 }
 
+// Whichever GPU is current (cuda.h, cuMemAllocAsync).
+void the_default_pool_is_that_of_the_gpu_of_the_stream() {
+    CUcontext first{}, second{};
+    CUstream stream{};
+    DO(cuCtxGetCurrent(&first));
+    DO(cuDevicePrimaryCtxRetain(&second, 1));
+    DO(cuCtxSetCurrent(second));
+    DO(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (const char* name : {"cuMemAllocAsync", "cuMemAllocAsync_ptsz"}) {
+        CUdeviceptr at = 0;
+        DO(cuCtxSetCurrent(first));
+        DO(found<Async>(name)(&at, kPiece, stream));
+        CHECK_EQUAL(free_bytes(), kLimit);
+        DO(cuCtxSetCurrent(second));
+        CHECK_EQUAL(free_bytes(), kLimit - kPiece);
+        DO(cuMemFreeAsync(at, stream));
+        CHECK_EQUAL(free_bytes(), kLimit);
+    }
+    DO(cuStreamDestroy(stream));
+    DO(cuCtxSetCurrent(first));
+    DO(cuDevicePrimaryCtxRelease(1));
+}
+
 // Also by those of graphics interfaces. What has no memory of its own does not count.
 void arrays_count_by_their_format() {
     constexpr std::size_t kTexels = kMiB;
@@ -396,6 +419,7 @@ int main(int argc, char** argv) {
     every_entrance_ends_at_the_limit();
     mapped_blocks_count_until_they_are_unmapped();
     pools_count_where_they_are();
+    the_default_pool_is_that_of_the_gpu_of_the_stream();
     arrays_count_by_their_format();
     what_the_driver_refuses_does_not_count();
     memory_nodes_of_graphs_do_not_count();
