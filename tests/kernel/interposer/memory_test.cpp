@@ -318,6 +318,22 @@ void a_forked_child_waits_for_no_thread_of_its_parent(CUcontext context) {
     CHECK_EQUAL(status, 0);
 }
 
+// As a server does that starts its workers before it uses the GPU.
+void a_child_from_before_the_driver_started_has_the_limit() {
+    CHECK_EQUAL(cuMemFree(256), CUDA_ERROR_NOT_INITIALIZED);
+    const pid_t child = fork();
+    if (child == 0) {
+        CUdeviceptr at = 0;
+        open_context(0);
+        CHECK_EQUAL(free_bytes(), kLimit);
+        CHECK_EQUAL(cuMemAlloc(&at, 2 * kLimit), CUDA_ERROR_OUT_OF_MEMORY);
+        _exit(0);
+    }
+    int status = -1;
+    CHECK_EQUAL(waitpid(child, &status, 0), child);
+    CHECK_EQUAL(status, 0);
+}
+
 // A program of its own, since the driver does not outlive a fork: takes what it can get, and lets go.
 int over_allocate() {
     open_context(0);
@@ -415,6 +431,7 @@ int main(int argc, char** argv) {
     if (argc == 2 && std::string(argv[1]) == "unread") return what_cannot_be_read_is_told();
     if (argc == 2 && std::string(argv[1]) == "greedy") return over_allocate();
     if (argc == 2) return neighbour(argv[0], std::atoi(argv[1]));
+    a_child_from_before_the_driver_started_has_the_limit();
     const CUcontext context = open_context(0);
     every_entrance_ends_at_the_limit();
     mapped_blocks_count_until_they_are_unmapped();
