@@ -24,23 +24,6 @@ constexpr std::uint64_t kAnswerPauseNs = 2'000'000;
 constexpr std::uint64_t kLongestPauseNs = 10'000'000'000;
 
 template <typename Memory>
-Memory* map(int fd, int protection, std::uint32_t magic) {
-    if (lseek(fd, 0, SEEK_END) != sizeof(Memory)) return nullptr;
-    const int seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return nullptr;  // it could be cut under our feet
-    void* at = mmap(nullptr, sizeof(Memory), protection, MAP_SHARED, fd, 0);
-    if (at == MAP_FAILED) return nullptr;
-    auto* memory = static_cast<Memory*>(at);
-    const shared::Header& header = memory->header;
-    if (header.magic == magic && header.layout_version == shared::kLayoutVersion &&
-        header.size == sizeof(Memory)) {
-        return memory;
-    }
-    munmap(at, sizeof(Memory));
-    return nullptr;
-}
-
-template <typename Memory>
 void unmap(Memory* memory) {
     if (memory != nullptr) munmap(const_cast<void*>(static_cast<const void*>(memory)), sizeof(Memory));
 }
@@ -55,14 +38,28 @@ void blank(const void* at, std::size_t size) {
 KeptDescriptor standard_error;
 
 // Once in a process: it asks again and again.
-void tell_refusal(const shared::Refused& refused) {
+void tell_refusal(const char* reason) {
     static std::atomic<bool> told{false};
     if (told.exchange(true)) return;
     char text[256];
     constexpr const char* kFormat =
         "explsched: the kernel manager does not serve this process: %.*s; kernel launches pass unmanaged\n";
-    std::snprintf(text, sizeof(text), kFormat, int{sizeof(refused.reason)}, refused.reason.data());
+    std::snprintf(text, sizeof(text), kFormat, int{sizeof(shared::Refused::reason)}, reason);
     tell(text);
+}
+
+template <typename Memory>
+Memory* map(int fd, int protection, std::uint32_t magic) {
+    shared::Header header{};
+    if (pread(fd, &header, sizeof(header), 0) != sizeof(header) || header.magic != magic) return nullptr;
+    if (header.layout_version != shared::kLayoutVersion)
+        return tell_refusal("it is of another release"), nullptr;
+    const int seals = fcntl(fd, F_GET_SEALS);  // else it could be cut under our feet
+    if (header.size != sizeof(Memory) || lseek(fd, 0, SEEK_END) != sizeof(Memory) || seals < 0 ||
+        (seals & F_SEAL_SHRINK) == 0)
+        return nullptr;
+    void* at = mmap(nullptr, sizeof(Memory), protection, MAP_SHARED, fd, 0);
+    return at == MAP_FAILED ? nullptr : static_cast<Memory*>(at);
 }
 
 }  // namespace
@@ -157,7 +154,7 @@ bool Link::hear(int patience_ms) noexcept {
     const bool welcomed = shared::is_message(answer.data(), size, shared::MessageKind::kWelcome, welcome) &&
                           adopt(fds, welcome);
     if (shared::is_message(answer.data(), size, shared::MessageKind::kRefused, refused))
-        tell_refusal(refused);
+        tell_refusal(refused.reason.data());
     for (const int fd : fds) {
         if (fd >= 0) close(fd);
     }

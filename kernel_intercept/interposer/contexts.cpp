@@ -130,6 +130,18 @@ ContextRecord* launched_context() noexcept {
     return context == nullptr ? nullptr : seen_record(context);
 }
 
+InContextOf::InContextOf(Stream stream) noexcept {
+    Context own = nullptr;
+    pushed_ = reinterpret_cast<std::uintptr_t>(stream) > kPerThreadStream &&
+              call_driver<Symbol::cuStreamGetCtx>(stream, &own) == kSuccess && own != ask_current() &&
+              call_driver<Symbol::cuCtxPushCurrent_v2>(own) == kSuccess;
+}
+
+InContextOf::~InContextOf() {
+    Context own = nullptr;
+    if (pushed_) call_driver<Symbol::cuCtxPopCurrent_v2>(&own);
+}
+
 int contexts_on(int ordinal) noexcept {
     return static_cast<int>(
         std::count_if(g_records.begin(), g_records.end(), [ordinal](const ContextRecord& record) {

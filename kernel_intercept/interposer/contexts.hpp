@@ -57,6 +57,19 @@ ContextRecord* launched_context() noexcept;
 // The record of a given context, if one was made.
 ContextRecord* known_context(Context context) noexcept;
 
+// While it lives, the thread's current context is that of a stream, which calls can name where another one is
+// current, of another GPU perhaps. Special streams are those of the current one.
+class InContextOf {
+   public:
+    explicit InContextOf(Stream stream) noexcept;
+    ~InContextOf();
+    InContextOf(const InContextOf&) = delete;
+    InContextOf& operator=(const InContextOf&) = delete;
+
+   private:
+    bool pushed_;
+};
+
 // How many contexts of this process launch on a GPU, and whether some launch on another one.
 int contexts_on(int ordinal) noexcept;
 bool several_gpus() noexcept;

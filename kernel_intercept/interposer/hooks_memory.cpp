@@ -33,9 +33,13 @@ Device gpu_of(const MemoryPlace& place) noexcept {
     return place.type == kTypeManaged ? current_gpu() : -1;
 }
 
-// Of the default pool, which is the current GPU's, or of one that has been seen, or that says where it is.
-Device gpu_of_pool() noexcept { return current_gpu(); }
-Device gpu_of_pool(Handle pool) noexcept {
+// Of the default pool, which is that of the stream's GPU, or of one that has been seen, or that says where it
+// is.
+Device gpu_of_pool(Stream stream) noexcept {
+    const InContextOf current(stream);
+    return current_gpu();
+}
+Device gpu_of_pool(Stream /*any*/, Handle pool) noexcept {
     MemoryPlace place{};
     if (g_pools.read(key_of(pool), kAlways, place)) return gpu_of(place);
     const auto ask = [&](int attribute, int& value) {
@@ -82,7 +86,7 @@ template <Symbol kSymbol, typename... Arguments>
 Result allocate_in(Stream stream, std::uint64_t bytes, DevicePointer* at, Arguments... arguments) {
     if (is_limited() && is_capturing(stream, null_stream_of(kSymbol)))
         return call_driver<kSymbol>(at, bytes, arguments..., stream);
-    const Device gpu = is_limited() ? gpu_of_pool(arguments...) : -1;
+    const Device gpu = is_limited() ? gpu_of_pool(stream, arguments...) : -1;
     return allocate_on<kSymbol>(gpu, nullptr, MemoryKind::kAllocation, bytes, at, bytes, arguments...,
                                 stream);
 }

@@ -132,8 +132,14 @@ std::uint64_t memory_limit() noexcept {
     std::uint64_t limit = g_limit.load(std::memory_order_relaxed);
     if (__builtin_expect(limit == kUnread, 0)) {
         limit = limit_of_environment();
-        // A child has no memory of the GPU, and perhaps a lock that one of its parent's threads held.
-        if (limit != 0) pthread_atfork(nullptr, nullptr, [] { g_limit = 0; });
+        // A child of a process that has used the GPU has no memory of it; any other starts as its parent did.
+        // A thread of the parent may have held the lock.
+        if (limit != 0) {
+            pthread_atfork(nullptr, nullptr, [] {
+                if (g_capacity != 0) g_limit = 0;
+                pthread_mutex_init(&g_mutex, nullptr);
+            });
+        }
         g_limit.store(limit, std::memory_order_relaxed);
     }
     return limit;

@@ -26,9 +26,9 @@ struct Tenant {
     std::uint32_t limit_permille;
 };
 
-// What a high-priority client does between two idle moments, as far as the manager has seen it.
+// What a client does between two idle moments, as far as the manager has seen it.
 struct BusyPeriod {
-    std::uint64_t issued_ns, done_ns, changed_at_ns;  // its progress, and when it was last another one
+    std::uint64_t seen_ns, changed_at_ns;  // issued and done together, and when that was last another sum
     std::uint64_t began_at_issued_ns;
     std::uint64_t idle_since_ns;  // 0: it is not
     std::uint64_t ended_ns;       // the last one
@@ -88,6 +88,7 @@ class Gpu {
     std::uint64_t expected_beside(std::uint64_t low);
     void forget_old_peaks(std::uint64_t now_ns);
     void set_batch(std::uint64_t open, bool allowed);
+    void settle_silent(std::uint64_t clients, std::uint64_t now_ns);
     std::uint64_t working(std::uint64_t clients) const;
     std::uint64_t choose_open(std::uint64_t rivals, std::uint64_t now_ns, std::uint64_t& next_ns);
     std::uint64_t serve_quota(std::uint64_t now_ns);
@@ -106,8 +107,8 @@ class Gpu {
     std::uint64_t peaks_from_ns_{0};
     policy::BesideRule beside_;
     std::uint32_t first_open_{0}, last_slot_{shared::kSlots - 1};
-    std::uint64_t turn_ends_ns_{0};
-    std::uint32_t tenancies_{0};  // so far
+    std::uint64_t turn_ends_ns_{0}, looked_ns_{0};  // the latter at who is silent
+    std::uint32_t tenancies_{0};                    // so far
     std::uint64_t predicted_until_ns_{0};
     std::uint64_t shared_until_ns_{0};  // timings up to then may have been taken while others ran
     std::uint64_t last_beat_ns_{0};

@@ -1,6 +1,7 @@
 // Policy `group` on one GPU: best-effort gates are shut by high-priority clients when they begin, and opened
 // here when the GPU has done all they have launched.
 #include <algorithm>
+#include <utility>
 
 #include "kernel_intercept/manager/gpu.hpp"
 
@@ -26,6 +27,14 @@ constexpr std::uint64_t kPeakMemoryNs = 1'000'000'000;
 constexpr int kMostOpen = 2;
 constexpr std::uint64_t kTurnNs = 5'000'000;
 
+// Whether a client has told all that it will, and its work has had the time for the rest.
+bool unreported(BusyPeriod& period, const shared::Progress& progress, std::uint64_t now_ns) {
+    const std::uint64_t seen_ns = progress.issued_ns + progress.done_ns;
+    if (std::exchange(period.seen_ns, seen_ns) != seen_ns) period.changed_at_ns = now_ns;
+    return !progress.idle() && !progress.pending() &&
+           now_ns - period.changed_at_ns > 2 * progress.outstanding_ns() + kUnreportedNs;
+}
+
 }  // namespace
 
 // Whether the busy period of a high-priority client is over. If not, when to look again.
@@ -34,17 +43,10 @@ std::uint64_t Gpu::look_at_busy(std::uint32_t slot, std::uint64_t now_ns) {
     shared::ClientSignals& signals = signals_->clients[slot];
     BusyPeriod& period = clients_[slot].period;
     const shared::Progress progress = shared::progress_of(signals);
-    if (progress.issued_ns != period.issued_ns || progress.done_ns != period.done_ns) {
-        period.issued_ns = progress.issued_ns;
-        period.done_ns = progress.done_ns;
-        period.changed_at_ns = now_ns;
-    }
-    const std::uint64_t outstanding_ns = progress.outstanding_ns();
-    const bool unreported =
-        !progress.pending() && now_ns - period.changed_at_ns > 2 * outstanding_ns + kUnreportedNs;
-    if (!progress.idle() && !unreported) {
+    const bool silent = unreported(period, progress, now_ns);
+    if (!progress.idle() && !silent) {
         period.idle_since_ns = 0;
-        const std::uint64_t ends_ns = period.changed_at_ns + outstanding_ns;
+        const std::uint64_t ends_ns = period.changed_at_ns + progress.outstanding_ns();
         return now_ns + std::clamp(ends_ns > now_ns ? (ends_ns - now_ns) / 2 : 0, kSoonestNs, kLatestNs);
     }
     if (period.idle_since_ns == 0) period.idle_since_ns = now_ns;
@@ -56,7 +58,7 @@ std::uint64_t Gpu::look_at_busy(std::uint32_t slot, std::uint64_t now_ns) {
         period.idle_since_ns = 0;
         return now_ns + kSoonestNs;
     }
-    if (unreported) shared::settle(signals);
+    if (silent) shared::settle(signals);
     end_period(slot, progress.issued_ns);
     return 0;
 }
@@ -146,6 +148,17 @@ void Gpu::set_batch(std::uint64_t open, bool allowed) {
     page_->control.kept.store(keeps_now ? kept : shared::kSlots, std::memory_order_relaxed);
 }
 
+// Who is stopped, or waits for its user, tells no end of its last launches. A shut gate gives them no time.
+void Gpu::settle_silent(std::uint64_t clients, std::uint64_t now_ns) {
+    each_bit(clients, [&](std::uint32_t slot) {
+        BusyPeriod& period = clients_[slot].period;
+        shared::ClientSignals& signals = signals_->clients[slot];
+        if (!shared::is_open(signals.gate.load())) period.changed_at_ns += now_ns - looked_ns_;
+        if (unreported(period, shared::progress_of(signals), now_ns)) shared::settle(signals);
+    });
+    looked_ns_ = now_ns;
+}
+
 // Those that have work on the GPU or before a gate or, under `quota`, launched since the last refill.
 std::uint64_t Gpu::working(std::uint64_t clients) const {
     std::uint64_t found = 0;
@@ -155,9 +168,8 @@ std::uint64_t Gpu::working(std::uint64_t clients) const {
     return found;
 }
 
-// Those of the rivals whose turn it is, and when the next one's comes, 0 for never.
+// Those of the rivals whose turn it is; if the next one's comes, `next_ns` says when.
 std::uint64_t Gpu::choose_open(std::uint64_t rivals, std::uint64_t now_ns, std::uint64_t& next_ns) {
-    next_ns = 0;
     if (__builtin_popcountll(rivals) <= kMostOpen) return rivals;
     if (now_ns >= turn_ends_ns_) {
         turn_ends_ns_ = now_ns + kTurnNs;
@@ -180,6 +192,9 @@ std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
     each_bit(low, [&](std::uint32_t slot) {
         seen[slot] = signals_->clients[slot].gate.load(std::memory_order_seq_cst);
     });
+    const auto open = [&](std::uint32_t slot) {
+        shared::open_gate(signals_->clients[slot].gate, seen[slot]);
+    };
     forget_old_peaks(now_ns);
     std::uint64_t next_ns = UINT64_MAX, last_end_ns = 0;
     bool busy = false, shut = false;
@@ -197,12 +212,8 @@ std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
         }
         last_end_ns = std::max(last_end_ns, clients_[slot].period.ended_ns);
     });
-    if (low == 0) return 0;
-    if (high == 0) {
-        each_bit(low,
-                 [&](std::uint32_t slot) { shared::open_gate(signals_->clients[slot].gate, seen[slot]); });
-        return 0;
-    }
+    if (high == 0) each_bit(low, open);
+    if (low == 0 || high == 0) return 0;
     each_bit(low & ~control.beside.load(), [&](std::uint32_t slot) {
         // Its watchdog has opened it, since it was shut for long: that is for a while.
         if (!shut || !shared::is_open(seen[slot])) {
@@ -214,22 +225,20 @@ std::uint64_t Gpu::serve_group(std::uint64_t now_ns) {
         }
     });
     if (busy) return next_ns;
-    std::uint64_t turn_ns = 0;
+    settle_silent(low, now_ns);
     // Who has nothing to do takes no turn from others.
     const std::uint64_t rivals = __builtin_popcountll(low) <= kMostOpen ? low : working(low);
-    const std::uint64_t chosen = choose_open(rivals, now_ns, turn_ns), others = rivals & ~chosen;
+    const std::uint64_t chosen = choose_open(rivals, now_ns, next_ns), others = rivals & ~chosen;
     const bool long_idle = now_ns >= last_end_ns + kLongIdleNs;
     set_batch(chosen == 0 ? low : chosen, !long_idle);
-    each_bit(low & ~others,
-             [&](std::uint32_t slot) { shared::open_gate(signals_->clients[slot].gate, seen[slot]); });
+    each_bit(low & ~others, open);
     each_bit(others, [&](std::uint32_t slot) {
         if (shared::is_open(seen[slot])) shared::close_gate(signals_->clients[slot].gate);
     });
     const std::uint64_t allowance_ns = control.allowance_ns.load(std::memory_order_relaxed);
-    next_ns = now_ns + (long_idle           ? kSeldomNs
-                        : allowance_ns == 0 ? kLatestNs
-                                            : std::min(allowance_ns, kLatestNs));
-    return turn_ns == 0 ? next_ns : std::min(next_ns, turn_ns);
+    return std::min(next_ns, now_ns + (long_idle           ? kSeldomNs
+                                       : allowance_ns == 0 ? kLatestNs
+                                                           : std::min(allowance_ns, kLatestNs)));
 }
 
 }  // namespace explsched::manager

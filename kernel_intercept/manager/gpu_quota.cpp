@@ -73,6 +73,7 @@ void Gpu::feel_pressure(std::uint64_t now_ns) {
 void Gpu::refill(std::uint64_t now_ns) {
     const std::uint64_t until_ns = busy_until_ns(now_ns);
     feel_pressure(now_ns);
+    settle_silent(page_->control.occupied.load(), now_ns);
     // What passed while all stood still, or launched uncharged, is nobody's to save.
     const std::uint64_t elapsed_ns = std::min(now_ns - last_refill_ns_, kStoodStillNs);
     const std::uint64_t ahead_ns = until_ns > now_ns + kHighNs ? until_ns - now_ns - kHighNs : 0;

@@ -203,6 +203,29 @@ void pools_count_where_they_are() {
     DO(cuDevicePrimaryCtxRelease(1));
 }
 
+// Whichever GPU is current (cuda.h, cuMemAllocAsync).
+void the_default_pool_is_that_of_the_gpu_of_the_stream() {
+    CUcontext first{}, second{};
+    CUstream stream{};
+    DO(cuCtxGetCurrent(&first));
+    DO(cuDevicePrimaryCtxRetain(&second, 1));
+    DO(cuCtxSetCurrent(second));
+    DO(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (const char* name : {"cuMemAllocAsync", "cuMemAllocAsync_ptsz"}) {
+        CUdeviceptr at = 0;
+        DO(cuCtxSetCurrent(first));
+        DO(found<Async>(name)(&at, kPiece, stream));
+        CHECK_EQUAL(free_bytes(), kLimit);
+        DO(cuCtxSetCurrent(second));
+        CHECK_EQUAL(free_bytes(), kLimit - kPiece);
+        DO(cuMemFreeAsync(at, stream));
+        CHECK_EQUAL(free_bytes(), kLimit);
+    }
+    DO(cuStreamDestroy(stream));
+    DO(cuCtxSetCurrent(first));
+    DO(cuDevicePrimaryCtxRelease(1));
+}
+
 // Also by those of graphics interfaces. What has no memory of its own does not count.
 void arrays_count_by_their_format() {
     constexpr std::size_t kTexels = kMiB;
@@ -292,6 +315,22 @@ void a_forked_child_waits_for_no_thread_of_its_parent(CUcontext context) {
     }
     done = true;
     for (std::thread& thread : threads) thread.join();
+    CHECK_EQUAL(status, 0);
+}
+
+// As a server does that starts its workers before it uses the GPU.
+void a_child_from_before_the_driver_started_has_the_limit() {
+    CHECK_EQUAL(cuMemFree(256), CUDA_ERROR_NOT_INITIALIZED);
+    const pid_t child = fork();
+    if (child == 0) {
+        CUdeviceptr at = 0;
+        open_context(0);
+        CHECK_EQUAL(free_bytes(), kLimit);
+        CHECK_EQUAL(cuMemAlloc(&at, 2 * kLimit), CUDA_ERROR_OUT_OF_MEMORY);
+        _exit(0);
+    }
+    int status = -1;
+    CHECK_EQUAL(waitpid(child, &status, 0), child);
     CHECK_EQUAL(status, 0);
 }
 
@@ -392,10 +431,12 @@ int main(int argc, char** argv) {
     if (argc == 2 && std::string(argv[1]) == "unread") return what_cannot_be_read_is_told();
     if (argc == 2 && std::string(argv[1]) == "greedy") return over_allocate();
     if (argc == 2) return neighbour(argv[0], std::atoi(argv[1]));
+    a_child_from_before_the_driver_started_has_the_limit();
     const CUcontext context = open_context(0);
     every_entrance_ends_at_the_limit();
     mapped_blocks_count_until_they_are_unmapped();
     pools_count_where_they_are();
+    the_default_pool_is_that_of_the_gpu_of_the_stream();
     arrays_count_by_their_format();
     what_the_driver_refuses_does_not_count();
     memory_nodes_of_graphs_do_not_count();

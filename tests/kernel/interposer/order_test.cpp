@@ -230,6 +230,29 @@ void test_events_of_other_gpus_hold(CUfunction function, CUstream stream) {
     DO(cuEventDestroy(event));
 }
 
+// Whichever GPU is current.
+void test_a_wait_concerns_the_gpu_of_its_stream(CUfunction function, CUstream stream) {
+    CUcontext own{}, current{};
+    DO(cuCtxGetCurrent(&own));
+    DO(cuCtxSynchronize());
+    const CUcontext other = explsched::test::open_context(1);
+    for (const char* symbol :
+         {"cuStreamSynchronize", "cuStreamSynchronize_ptsz", "cuStreamQuery", "cuStreamQuery_ptsz"}) {
+        DO(cuCtxSetCurrent(own));
+        launch(function, 528, stream);
+        DO(cuCtxSetCurrent(other));
+        told_to_gate();
+        while (entry<CUresult(CUstream)>(symbol)(stream) == CUDA_ERROR_NOT_READY) {
+        }
+        const std::string told = told_to_gate();
+        CHECK_EQUAL(told.find("tail 0 0"), std::size_t{0});
+        CHECK_EQUAL(told.rfind("|drained 0") + 10, told.size());
+        DO(cuCtxGetCurrent(&current));
+        CHECK(current == other);
+    }
+    DO(cuCtxSetCurrent(own));
+}
+
 // Handles that no name was asked for.
 void test_handles_of_lists_and_libraries() {
     CUlibrary library{};
@@ -300,4 +323,5 @@ int main() {
     test_handles_of_lists_and_libraries();
     test_green_contexts();
     test_events_of_other_gpus_hold(function, stream);
+    test_a_wait_concerns_the_gpu_of_its_stream(function, stream);
 }

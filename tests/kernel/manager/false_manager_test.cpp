@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <new>
@@ -88,7 +89,8 @@ int open_files() {
 
 struct Outcome {
     bool granted;
-    int files;  // more than before
+    int files;         // more than before
+    std::string told;  // on standard error
 };
 
 int listener_at(const std::string& address) {
@@ -120,9 +122,12 @@ Outcome outcome_of(const Offer& offer, uid_t uid = geteuid()) {
     CHECK(read(ready[0], &byte, 1) == 1);
     close(ready[0]);
     close(ready[1]);
+    int errors[2];
+    REQUIRE(pipe2(errors, O_CLOEXEC) == 0);
     const pid_t client = child_that([&] {
         gate::reset_after_fork();
         setenv("EXPLSCHED_KM_SOCKET", address.c_str(), 1);
+        if (dup2(errors[1], STDERR_FILENO) < 0) return 64;
         if (uid != geteuid() && setuid(uid + 1) != 0) return 64;
         const int before = open_files();
         gate::attach(0, kGpu);
@@ -134,14 +139,21 @@ Outcome outcome_of(const Offer& offer, uid_t uid = geteuid()) {
         }
         return (granted ? 32 : 0) + open_files() - before;
     });
+    close(errors[1]);
+    std::array<char, 1024> told{};
+    std::size_t bytes = 0;
+    for (ssize_t got = 1; got > 0; bytes += static_cast<std::size_t>(std::max<ssize_t>(got, 0)))
+        got = read(errors[0], told.data() + bytes, told.size() - bytes);
+    close(errors[0]);
     const int status = WEXITSTATUS(status_of(client));
     end(manager);
-    return {(status & 32) != 0, status & 31};
+    return {(status & 32) != 0, status & 31, {told.data(), bytes}};
 }
 
 void one_that_seems_true_is_used() {
     const Outcome outcome = outcome_of({});
     CHECK(outcome.granted && outcome.files == 1);  // the connection, and no memory
+    CHECK(outcome.told.empty());
 }
 
 template <typename Change>
@@ -171,6 +183,18 @@ void what_does_not_fit_is_not_used() {
     CHECK(passes([](Offer& o) { o.descriptors = 2; }));
     CHECK(passes([](Offer& o) { o.descriptors = 1; }));
     CHECK(passes([](Offer& o) { o.descriptors = 0; }));
+}
+
+// Its memory may have any size, but for the headers.
+void one_of_another_release_is_told_of() {
+    Offer newer;
+    for (shared::Header* header : {&newer.page, &newer.table, &newer.signals}) ++header->layout_version;
+    newer.page.size += 4096;
+    newer.page_bytes += 4096;
+    const std::string told = outcome_of(newer).told;
+    CHECK(told ==
+          "explsched: the kernel manager does not serve this process: it is of another release; kernel "
+          "launches pass unmanaged\n");
 }
 
 // A launch that waits when the manager is killed goes on, whatever the heartbeat says: whether it did so
@@ -254,6 +278,7 @@ int main() {
     scratch = pattern;
     one_that_seems_true_is_used();
     what_does_not_fit_is_not_used();
+    one_of_another_release_is_told_of();
     who_waits_for_one_that_is_killed_goes_on();
     one_that_hangs_up_is_seldom_asked_again();
     that_of_another_user_is_not_used();

@@ -196,6 +196,46 @@ void who_has_nothing_to_do_takes_no_turn() {
     CHECK(std::count_if(low.begin(), low.end(), [&](std::uint32_t slot) { return open(gpu, slot); }) == 2);
 }
 
+// A client that is stopped, or waits for its user, has launched last what nobody will tell the end of.
+void who_falls_silent_takes_no_turn() {
+    Gpu gpu(settings(Policy::kGroup), {});
+    gpu.join(tenant(Class::kHigh), kNow);
+    std::vector<std::uint32_t> low;
+    for (int i = 0; i < 5; ++i) low.push_back(*gpu.join(tenant(Class::kBestEffort), kNow));
+    const std::uint32_t busy = low[2], told = low[4];
+    std::uint64_t now_ns = kNow;
+    const auto turns_of = [&](std::uint32_t slot, int looks) {
+        int turns = 0;
+        for (int i = 0; i < looks; ++i) {
+            launch(gpu, busy, kMs);
+            gpu.serve(now_ns += kMs);
+            turns += open(gpu, slot);
+        }
+        return turns;
+    };
+    for (const std::uint32_t slot : low) launch(gpu, slot, 4 * kMs);
+    line_of(gpu, told).told = 4 * kMs;
+    CHECK(turns_of(busy, 20) < 15);
+    turns_of(busy, 20);  // by now each has had an open gate for twice as long as it needs
+    CHECK(turns_of(busy, 100) == 100 && turns_of(low[0], 100) == 100);
+    CHECK(!gpu.progress(told).idle());
+    for (const std::uint32_t slot : low) launch(gpu, slot, 4 * kMs);
+    gpu.serve(now_ns += kMs);
+    CHECK(std::count_if(low.begin(), low.end(), [&](std::uint32_t slot) { return open(gpu, slot); }) == 2);
+}
+
+// It is as if it were not there: nobody else waits for the end of its work.
+void who_falls_silent_is_given_up_under_quota() {
+    Gpu gpu(settings(Policy::kQuota), {});
+    const std::uint32_t slot = *gpu.join(tenant(Class::kBestEffort), kNow);
+    slot_of(gpu, slot).client.reports = 1;
+    launch(gpu, slot, 4 * kMs);
+    gpu.beat(kNow + kBeat);
+    CHECK(!gpu.progress(slot).idle());
+    gpu.beat(kNow + 3 * kBeat);
+    CHECK(gpu.progress(slot).idle());
+}
+
 // What runs on when a high-priority client begins: an allowance in which one gate is open, and a batch. Of
 // the usual latency it takes the promised share over what is lost meanwhile, 0.5 until it has been measured.
 void what_runs_on_is_a_share_of_the_latency_for_all_together() {
@@ -570,6 +610,8 @@ int main() {
     who_dies_keeps_nothing_shut();
     of_many_only_a_few_run_at_the_same_time();
     who_has_nothing_to_do_takes_no_turn();
+    who_falls_silent_takes_no_turn();
+    who_falls_silent_is_given_up_under_quota();
     what_runs_on_is_a_share_of_the_latency_for_all_together();
     who_takes_more_than_it_gets_is_kept_no_more();
     who_has_nothing_to_do_is_not_taken_to_be_harmless();
