@@ -149,11 +149,11 @@ static void take_handed_on(spank_t job, size_t at) {
  */
 static void complete(spank_t job, spank_context_t context) {
     for (size_t i = 0; i < expl_option_count; i++) {
-        if (given.text[i][0] == '\0' && !(expl_options[i].is_consent && is_submitted_by_a_job(context))) {
-            take_variable(job, context, i);
-        }
         if (given.text[i][0] == '\0' && context == S_CTX_REMOTE) {
             take_handed_on(job, i);
+        }
+        if (given.text[i][0] == '\0' && !(expl_options[i].is_consent && is_submitted_by_a_job(context))) {
+            take_variable(job, context, i);
         }
     }
 }

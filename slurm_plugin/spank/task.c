@@ -116,23 +116,37 @@ static int ended(pid_t child) {
     return -1;
 }
 
-/* A manager keeps the policy that it was started with, which stands beside its socket. A share of a manager
- * that groups kernels would be ignored. */
-static void keep_or_compare(const char *directory, bool has_quota, bool is_ours) {
-    char path[SOCKET_SIZE + 16], word[8] = "";
-    snprintf(path, sizeof path, "%s/policy", directory);
-    FILE *const file = fopen(path, is_ours ? "w" : "r");
-    if (file == NULL) {
-        return; /* one that somebody else has started */
+/* Runs a program, which writes to `out`, for a bounded time. A status as of waitpid, or -1. */
+static int run(char *const argv[], char *const environment[], int out) {
+    pid_t const child = fork();
+    if (child == 0) {
+        int const nothing = open("/dev/null", O_RDWR);
+        dup2(nothing, STDIN_FILENO);
+        dup2(out < 0 ? nothing : out, STDOUT_FILENO);
+        dup2(nothing, STDERR_FILENO);
+        execve(argv[0], argv, environment);
+        _exit(127);
     }
-    if (is_ours) {
-        fputs(has_quota ? "quota" : "group", file);
-    } else if (fgets(word, sizeof word, file) != NULL && has_quota && strcmp(word, "group") == 0) {
+    return child < 0 ? -1 : ended(child);
+}
+
+/* A manager keeps the policy that it was started with. One that groups kernels does not heed shares. */
+static void tell_if_it_groups(char *program, char *directory, char *const environment[]) {
+    char *const argv[] = {program, "--dir", directory, "--status", NULL};
+    char text[1024] = "";
+    int ends[2];
+    if (pipe(ends) != 0) {
+        return;
+    }
+    run(argv, environment, ends[1]);
+    close(ends[1]);
+    ssize_t const length = read(ends[0], text, sizeof text - 1);
+    close(ends[0]);
+    if (length > 0 && strstr(text, "\"policy\": \"group\"") != NULL) {
         slurm_error(
             "explsched: request and limit do not count: this user's kernel manager in %s groups kernels",
             directory);
     }
-    fclose(file);
 }
 
 /* Sees to it that a manager of the user's answers at `socket`. The program returns as soon as it does; that
@@ -151,21 +165,14 @@ static void start_manager(spank_t job, const char *program, const char *socket, 
     char *const argv[] = {
         (char *)program, "--dir", directory, "--policy", has_quota ? "quota" : "group", NULL};
     char *const environment[] = {home, cache, NULL};
-    pid_t const child = fork();
-    if (child == 0) {
-        int const nothing = open("/dev/null", O_RDWR);
-        for (int stream = 0; stream <= 2; stream++) {
-            dup2(nothing, stream);
-        }
-        execve(program, argv, environment);
-        _exit(127);
-    }
-    int const status = child < 0 ? -1 : ended(child);
+    int const status = run(argv, environment, -1);
     if (!WIFEXITED(status) || (WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != ANOTHER_SERVES)) {
         slurm_error("explsched: kernels are not managed: %s --dir %s does not start", program, directory);
         return;
     }
-    keep_or_compare(directory, has_quota, WEXITSTATUS(status) == 0);
+    if (has_quota && WEXITSTATUS(status) == ANOTHER_SERVES) {
+        tell_if_it_groups((char *)program, directory, environment);
+    }
 }
 
 static void manager(spank_t job, const struct expl_settings *settings, bool has_quota) {

@@ -132,11 +132,12 @@ def test_a_task_of_sbatch_preloads_the_library(
     assert found["EXPLSCHED_SPOOL"] == f"{library.parent}/spool"
 
 
-@pytest.mark.parametrize("export", ["NONE", "NIL", "FOO=1"])
+@pytest.mark.parametrize("export", ["NONE", "NIL", "FOO=1", "EXPLSCHED_SHARE"])
 def test_a_batch_script_has_its_options_whatever_it_exports(site: Cluster, library: Path, export: str) -> None:
     out = library.parent / f"{export}.out"
     options = ("--expl-share=high", "--expl-checkpoint=USR1", "--expl-early-stop")
-    done = run(site, "sbatch", "--wait", f"--output={out}", f"--export={export}", *options, script="#!/bin/sh\nenv\n")
+    argv = ("sbatch", "--wait", f"--output={out}", f"--export={export}", *options)
+    done = run(site, *argv, script="#!/bin/sh\nenv\n", EXPLSCHED_SHARE="best-effort")
     assert done.returncode == 0, done.stderr
     found = dict(line.split("=", 1) for line in out.read_text().splitlines() if "=" in line)
     assert (found["EXPLSCHED_SHARE"], found["EXPLSCHED_CHECKPOINT"]) == ("high", "USR1")
