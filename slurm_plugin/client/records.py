@@ -271,6 +271,11 @@ class SlurmNode(Struct, frozen=True, gc=False):
         return takes_jobs(self.state)
 
     @property
+    def is_down(self) -> bool:
+        """Whether it has failed, or an admin has set it down: Slurm then requeues its jobs."""
+        return "DOWN" in self.state.replace("*", "+").split("+")
+
+    @property
     def is_powered_down(self) -> bool:
         """Whether Slurm would have to turn it on first, which takes minutes and, in a cloud, costs money."""
         return "POWERED_DOWN" in self.state.split("+")

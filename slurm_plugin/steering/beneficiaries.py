@@ -230,7 +230,8 @@ def interruptions(
     jobs = {job.job_id: job for job in seen.snapshot.jobs}
     wanted = (*plan.preemptions, *resized_while_running(plan, jobs))
     factors = {change.job_id: change.site_factor for change in order}
-    look = Look(jobs, seen.jobs, seen.progress, seen.preempted, seen.snapshot.now_s)
+    down = frozenset(name for name, node in seen.nodes.items() if node.is_down)
+    look = Look(jobs, seen.jobs, seen.progress, seen.preempted, seen.snapshot.now_s, down)
     tracker.serve_in_order(by_priority(seen, factors), look)
     # Its owner may have moved a job out of our reach: no room is made for it any more.
     asked = {job_id: going for job_id, going in tracker.victims.items() if job_id in jobs}

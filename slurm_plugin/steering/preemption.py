@@ -33,7 +33,7 @@ from slurm_plugin.observation.saved_state import SavedState
 from slurm_plugin.steering.hourly_count import HourlyCount
 from slurm_plugin.steering.requeued import Requeued
 from slurm_plugin.steering.self_requeued import SelfRequeued
-from slurm_plugin.steering.underway import Look, Underway, recorded
+from slurm_plugin.steering.underway import Look, Underway, recorded, signalled
 
 FILE = "preemptions.json"
 """Beside the file with our site factors: the preemptions underway."""
@@ -62,7 +62,7 @@ class PreemptionTracker:
         self._written = dict(self._underway)
         self._dropped: dict[int, Underway] = {}
         self._requeued = Requeued()
-        self._self_requeued = SelfRequeued()
+        self._self_requeued = SelfRequeued(self._underway)
         self._this_hour = HourlyCount()
         self._refused: dict[int, int] = {}  # jobs whose requeue Slurm has refused, and their run then
         self._unanswered: frozenset[Change] = frozenset()
@@ -199,7 +199,7 @@ class PreemptionTracker:
         self._drop_obsolete(look, in_vain)
         self._underway |= self._requeued.advance(look, self._limits.grace_s)
         changes = (*self._requeues(look, stopped), *self._signals(preemptions, look))
-        self._self_requeued.remember(self._dropped | self._underway, look)
+        self._self_requeued.remember(self._dropped | self._underway, look, self._limits.grace_s)
         self._unanswered = frozenset(change for change in changes if not isinstance(change, SetAdminComment))
         return changes
 
@@ -215,9 +215,11 @@ class PreemptionTracker:
                 changes.append(SetAdminComment(job_id, recorded(job_id, step, look).text()))
                 self._underway[job_id] = new[job_id] = replace(step, requeue_sent=True)
             changes.append(RequeueJob(job_id))  # remains underway until it is seen to have left
-        for job_id, (step, record) in self._self_requeued.take(look, self._closed).items():
+        answered = self._self_requeued.unrecorded(look, self._limits.grace_s, self._closed)
+        for job_id, (step, record) in answered.items():
             changes.append(SetAdminComment(job_id, record.text()))
-            self._underway[job_id] = new[job_id] = replace(step, requeue_sent=True)
+            if not step.requeue_sent:
+                self._underway[job_id] = new[job_id] = replace(step, requeue_sent=True)
         self._requeued.serve(new, look)
         return changes
 
@@ -240,10 +242,7 @@ class PreemptionTracker:
                 is_awaited = True
                 continue
             for preemption in new:
-                run, saved_s = look.jobs[preemption.job_id].restarts, look.reported(preemption.job_id).checkpoint_s
-                self._underway[preemption.job_id] = Underway(
-                    look.now_s, run, saved_s, preemption.reason, preemption.beneficiary
-                )
+                self._underway[preemption.job_id] = signalled(preemption, look)
                 self._this_hour.add(look.now_s)
             changes += signals
         return changes
@@ -274,6 +273,8 @@ class PreemptionTracker:
                 self._take_back_signal(failure.change.job_id)
             elif isinstance(failure.change, RequeueJob):
                 self._refuse(failure.change.job_id)
+            elif isinstance(failure.change, SetAdminComment) and not isinstance(failure, NotNow):
+                self._self_requeued.forget(failure.change.job_id)
 
     def leave_alone(self, job_ids: AbstractSet[int]) -> None:
         """These jobs are not requeued after all: they have just reported their end."""
@@ -313,8 +314,9 @@ class PreemptionTracker:
             elif isinstance(change, RequeueJob):
                 self._take_back_requeue(change.job_id)
         self._unanswered = frozenset()
-        if self._file is not None and self._underway != self._written and self._file.write(self._underway):
-            self._written = dict(self._underway)
+        kept = self._self_requeued.left | self._underway
+        if self._file is not None and kept != self._written and self._file.write(kept):
+            self._written = kept
 
     def _take_back_signal(self, job_id: int) -> None:
         self._this_hour.take_back(self._underway.pop(job_id).signalled_s)

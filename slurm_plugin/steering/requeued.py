@@ -72,10 +72,10 @@ class Requeued:
         )
 
     def serve(self, going: Mapping[int, Underway], look: Look) -> None:
-        """Remember the jobs for which these are requeued."""
+        """Remember the jobs for which these are requeued, and which still wait."""
         freed: Counter[int] = Counter()
         for job_id, step in going.items():
-            if step.beneficiary is not None and {job_id, step.beneficiary} <= look.jobs.keys():
+            if step.beneficiary is not None and job_id in look.jobs and look.still_waits(step.beneficiary):
                 freed[step.beneficiary] += look.jobs[job_id].request.total
         for job_id, gpus in freed.items():
             job = look.jobs[job_id]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explsched.preemption_record import Interruption, PreemptionRecord
 from sched_policy.model import Job, JobState
+from sched_policy.plan import Preemption
 from slurm_plugin.client.records import SlurmJob
 from slurm_plugin.observation.gpu_hours import held_gpus
 from slurm_plugin.observation.progress import JobProgress
@@ -20,6 +22,9 @@ class Underway(Struct, frozen=True):
     `beneficiary` is the pending job that needs the GPUs, None if the preempted job itself benefits. `requeue_sent`: its
     cost has been recorded and its requeue is sent; in the file it is named as in earlier releases. `postponed_s` is
     when Slurm first took no record of its cost for the moment.
+
+    The rest is what Slurm no longer tells once a job has left: its `record` with what leaving would have cost at the
+    signal (None in files of earlier releases), the GPUs that it held, and its nodes.
     """
 
     signalled_s: float
@@ -29,6 +34,9 @@ class Underway(Struct, frozen=True):
     beneficiary: int | None
     requeue_sent: bool = field(default=False, name="noted")
     postponed_s: float | None = None
+    record: PreemptionRecord | None = None
+    held_gpus: float = 0.0
+    nodes: tuple[str, ...] = ()
 
     def is_ready(self, progress: JobProgress, now_s: float, grace_s: float) -> bool:
         """Whether the job has saved the checkpoint that it was asked for, or its grace period is over."""
@@ -43,18 +51,32 @@ class Underway(Struct, frozen=True):
             return self.signalled_s + grace_s
         return saved_s + min(saved_s - self.signalled_s, grace_s)  # by a wrong clock it may seem long
 
+    def recorded_at(self, left_s: float, progress: JobProgress, others: str) -> PreemptionRecord | None:
+        """The record of a job that left by itself at `left_s`; `others` are others' entries in its AdminComment."""
+        if self.record is None:
+            return None
+        then, saved_s = self.record.latest[-1], self._saved_s(progress)
+        from_s, before_gpu_s = (self.signalled_s, then.lost_gpu_s) if saved_s is None else (saved_s, 0.0)
+        lost_gpu_s = before_gpu_s + self.held_gpus * max(0.0, left_s - from_s)
+        cost = replace(then, time_s=left_s, lost_gpu_s=lost_gpu_s, reason=self.reason, beneficiary=self.beneficiary)
+        return replace(self.record, others=others).plus(cost)
+
     def _saved_s(self, progress: JobProgress) -> float | None:
         return None if progress.checkpoint_s == self.checkpoint_before_s else progress.checkpoint_s
 
 
 class Look(Struct, frozen=True):
-    """What one pass has seen, by job id: jobs, Slurm's records, what jobs report, and what preemption has cost them."""
+    """What one pass has seen, by job id: jobs, Slurm's records, what jobs report, and what preemption has cost them.
+
+    `down` are the nodes that are down.
+    """
 
     jobs: Mapping[int, Job]
     slurm_jobs: Mapping[int, SlurmJob]
     progress: Mapping[int, JobProgress]
     records: Mapping[int, PreemptionRecord]
     now_s: float
+    down: AbstractSet[str] = frozenset()
 
     def reported(self, job_id: int) -> JobProgress:
         """Nothing, for a job that does not report."""
@@ -101,3 +123,11 @@ def recorded(job_id: int, step: Underway, look: Look) -> PreemptionRecord:
     job = look.jobs[job_id]
     cost = interruption(job, look.reported(job_id), step.reason, look.now_s)
     return look.records.get(job_id, PreemptionRecord(job.submit_s)).plus(replace(cost, beneficiary=step.beneficiary))
+
+
+def signalled(preemption: Preemption, look: Look) -> Underway:
+    """A job is asked to save and leave now."""
+    job_id, saved_s = preemption.job_id, look.reported(preemption.job_id).checkpoint_s
+    job, nodes = look.jobs[job_id], look.slurm_jobs[job_id].node_names
+    step = Underway(look.now_s, job.restarts, saved_s, preemption.reason, preemption.beneficiary)
+    return replace(step, record=recorded(job_id, step, look), held_gpus=held_gpus(job), nodes=nodes)

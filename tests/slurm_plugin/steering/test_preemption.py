@@ -172,38 +172,6 @@ def test_a_job_that_was_requeued_by_somebody_else_is_not_requeued_again() -> Non
     assert tracker.underway == frozenset()
 
 
-def test_the_requeue_by_which_a_job_answers_the_signal_itself_is_recorded_as_ours() -> None:
-    """As submitit's and Lightning's do. Slurm has another submission time then, and no start of the run any more."""
-    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
-    running_s, waiting_s = NOW_S + 10, NOW_S + 20
-    job_5 = running(5, "n1", exploration=CONSENT)
-    jobs = {5: job_5, 7: job(7)}
-    assert advance(tracker, (Preemption(5, "why", 7),), jobs, {}, {}, NOW_S) == (SignalJob(5, "USR1"),)
-    assert advance(tracker, (), jobs, {}, {}, running_s) == ()
-    jobs[5] = replace(job_5, state=JobState.COMPLETING)
-    assert advance(tracker, (), jobs, {}, {}, running_s + 5) == ()
-    jobs[5] = replace(job_5, state=JobState.PENDING, restarts=1, submit_s=waiting_s, start_s=None)
-    (written,) = advance(tracker, (), jobs, {}, {}, waiting_s)
-    assert isinstance(written, SetAdminComment)
-    record = read(written.admin_comment, waiting_s, 1)
-    assert record.submitted_s == job_5.submit_s
-    assert record.latest == (replace(interruption(job_5, JobProgress(), "why", running_s), beneficiary=7),)
-    assert tracker.served_s == {7: waiting_s}
-    assert advance(tracker, (), jobs, {}, {5: record}, waiting_s + 10) == ()
-    assert tracker.underway == frozenset()
-
-
-def test_a_requeue_that_slurm_did_not_record_is_no_fault_of_the_others() -> None:
-    tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10))
-    steps(tracker, 0, 5)
-    left = {5: replace(running(5, "n1", exploration=CONSENT), state=JobState.PENDING, restarts=1)}
-    assert advance(tracker, (), left, {}, {}, 10, closed=frozenset({5})) == ()
-    (written,) = advance(tracker, (), left, {}, {}, 20)
-    assert tracker.keep_unrecorded([ChangeFailure(written, "no")], 20) == {5}
-    assert advance(tracker, (), left, {}, {}, 30) == ()
-    assert tracker.underway == frozenset()
-
-
 def reports(*times_s: float) -> tuple[ProgressReport, ...]:
     return tuple(ProgressReport(time_s, restart=0, step=9, metric="loss", value=1.0) for time_s in times_s)
 
@@ -780,13 +748,14 @@ def test_the_file_of_preemptions_is_as_in_earlier_releases(tmp_path: Path) -> No
     file = tmp_path / "preemptions.json"
     sent = '{"signalled_s":5.0,"restarts":0,"checkpoint_before_s":null,"reason":"r","beneficiary":7,"noted":true'
     due = '{"signalled_s":9.0,"restarts":1,"checkpoint_before_s":2.5,"reason":"r","beneficiary":8,"noted":false'
+    since = '"record":null,"held_gpus":0.0,"nodes":[]'
     written = f'{{"5":{sent},"postponed_s":null}},"6":{due},"postponed_s":15.0}}}}'
     file.write_text(written)
     tracker = PreemptionTracker(PreemptionSection(grace_s=100, max_per_hour=10), file)
     assert (tracker.underway, tracker.victims) == ({5, 6}, {8: {6}})
     tracker.leave_alone({5})
     tracker.settle()
-    assert file.read_text() == f'{{"6":{due},"postponed_s":15.0}}}}'
+    assert file.read_text() == f'{{"6":{due},"postponed_s":15.0,{since}}}}}'
 
 
 def test_what_could_not_be_saved_is_saved_in_the_next_pass(tmp_path: Path) -> None:
