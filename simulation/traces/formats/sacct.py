@@ -28,7 +28,7 @@ from simulation.traces.formats.table import (
     trace_of,
     with_free_text_last,
 )
-from simulation.traces.trace import Recorded, Rejected, Trace, TraceJob
+from simulation.traces.trace import Recorded, Rejected, Trace, TraceError, TraceJob
 
 _MAY_RUN_AGAIN = frozenset({"REQUEUED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RESIZING"})
 """States of a run after which Slurm may run the same job again."""
@@ -119,11 +119,19 @@ def read_history(table: Table) -> tuple[list[PastJob], list[Rejected]]:
 
     Job steps are part of their job and passed over. Without the column JobIDRaw, tasks of arrays get numbers above all
     others in the file, and so does a job whose id another one had before. The last column may be free text with bars.
+    Raises `TraceError` if some times are local and others seconds since 1970, as in joined files: jobs would be hours
+    apart that ran together.
     """
     if table.header[-1].casefold() in _FREE_TEXT:
         table = with_free_text_last(table)
     found, rejected = collect(table, row_parser(table))
     rows = [row for row in found if row is not None]
+    kinds = {row.is_local: row.line for row in rows}
+    if len(kinds) == 2:
+        raise TraceError(
+            f"{table.name}: line {kinds[True]} has local times, line {kinds[False]} seconds since 1970; "
+            "print all of them with SLURM_TIME_FORMAT=%s"
+        )
     by_id: dict[tuple[int, str], list[SacctRow]] = {}
     for row in rows:
         by_id.setdefault((row.slurm_id.base, row.slurm_id.task), []).append(row)

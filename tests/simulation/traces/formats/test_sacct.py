@@ -220,6 +220,13 @@ def test_a_joined_file_of_other_columns_is_not_read_by_the_first_header(file: Wr
         sacct.read(path)
 
 
+def test_local_times_and_seconds_since_1970_do_not_join(file: Writer) -> None:
+    """They are hours apart, and so would neighbouring jobs be."""
+    local = "2|2026-01-02T00:00:00|2026-01-02T00:00:00|2026-01-03T00:00:00|COMPLETED|gres/gpu=1\n"
+    with pytest.raises(TraceError, match="line 3 has local times, line 2 seconds since 1970"):
+        sacct.read(file(f"{HEADER}1|1767225600|1767225600|1767312000|COMPLETED|gres/gpu=1\n{local}"))
+
+
 def test_a_job_that_is_cancelled_while_it_waits_again_ends_then(file: Writer) -> None:
     """Slurm 22.05 tells it so if the nodes had been cleaned up, else it leaves the job REQUEUED for good."""
     rows = (
