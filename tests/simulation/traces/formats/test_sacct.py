@@ -85,7 +85,7 @@ def test_a_requeued_job_may_run_for_all_its_runs_in_one(file: Writer) -> None:
 
 def test_history_keeps_the_runs(file: Writer) -> None:
     with open_table(file(PRINTED)) as table:
-        jobs, _rejected = read_history(table)
+        jobs = read_history(table).jobs
     requeued = next(job for job in jobs if job.job_id == 3)
     assert [(run.start_s, run.end_s, run.state) for run in requeued.runs] == [
         (1795250512, 1795250515, "REQUEUED"),
@@ -234,12 +234,12 @@ def test_a_job_that_is_cancelled_while_it_waits_again_ends_then(file: Writer) ->
         "7|0|10|50|RESIZING|gres/gpu=2\n7|50|10|Unknown|RUNNING|gres/gpu=1\n"
     )
     with open_table(file(HEADER + rows)) as table:
-        jobs, rejected = read_history(table)
-    assert [(job.job_id, job.state, job.ran_s, job.end_s, job.requeues) for job in jobs] == [
+        past = read_history(table)
+    assert [(job.job_id, job.state, job.ran_s, job.end_s, job.requeues) for job in past.jobs] == [
         (5, "CANCELLED", 40, 90, 1),
         (6, "REQUEUED", 40, 50, 1),
     ]
-    assert [row.line for row in rejected] == [6]
+    assert [row.line for row in past.rejected] == [6]
 
 
 def test_a_gang_has_not_ended_before_all_its_components_have(file: Writer) -> None:
