@@ -47,7 +47,7 @@ def read(
     there is no fragmentation. The use of the cluster is that from `since_s` to `until_s`, in seconds since 1970, with
     the GPUs of jobs that have not ended, as long as they had run when sacct was asked. Without them it is from the
     first submission to the last end, which lie far outside sacct's window where jobs ran on into it or out of it.
-    Raises `TraceError` for a file of another kind, and for a cluster that is too small.
+    Raises `TraceError` for a file of another kind, a cluster that is too small, and times without any job.
     """
     with open_table(path) as table:
         FORMAT.require(table)
@@ -59,8 +59,9 @@ def read(
     has_window = since_s is not None or until_s is not None
     usage = _usage(past, found.unfinished if has_window else (), first_s)
     peak = max(entry.busy_gpus for entry in usage)
+    is_local = any(job.is_local for job in past)
     if cluster is not None and cluster.gpus < peak:
-        hint = SUMMER_TIME if any(job.is_local for job in past) else ""
+        hint = SUMMER_TIME if is_local else ""
         if has_window and found.unfinished:
             hint += " (some have not ended, for Slurm at least: see `sacctmgr show runawayjobs`)"
         raise TraceError(f"{path}: jobs held {peak:,} GPUs at once, the cluster has {cluster.gpus:,}{hint}")
@@ -68,10 +69,14 @@ def read(
     events = sum(1 + 2 * len(job.runs) for job in past)
     window_s = None
     if has_window:
-        is_local = any(job.is_local for job in past)
         from_s = first_s if since_s is None else _in_file_s(since_s, is_local=is_local)
         to_s = first_s + usage[-1].time_s if until_s is None else _in_file_s(until_s, is_local=is_local)
-        window_s = from_s - first_s, to_s - first_s
+        from_s, to_s = window_s = from_s - first_s, to_s - first_s
+        begins_s, ends_s = usage[0].time_s, usage[-1].time_s
+        if max(from_s, begins_s) >= min(to_s, ends_s):
+            zone = UTC if is_local else None
+            begin, end = (datetime.fromtimestamp(first_s + time_s, zone) for time_s in (begins_s, ends_s))
+            raise TraceError(f"{path}: its jobs are from {begin:%FT%T} to {end:%FT%T}, outside the time asked for")
     shape = cluster or ClusterShape(1, peak)
     outcome = TraceOutcome(NAME, shape, tuple(jobs), usage, events, window_s=window_s)
     return History(outcome, peak, tuple(sorted(rejected, key=lambda row: row.line)))
