@@ -157,7 +157,9 @@ def test_the_configuration_is_put_in_place_once_and_is_the_admins_until_purge(tm
         config.unlink(missing_ok=True)
         if before:
             config.write_text(before)
-        assert maintain(tmp_path, "postinst", "configure", installed, path=path).returncode == 0
+        done = maintain(tmp_path, "postinst", "configure", installed, path=path)
+        assert done.returncode == 0
+        assert (f"no {config}, so no daemon starts" in done.stderr) is (after is None)
         assert (config.read_text() if config.exists() else None) == after
     for occasion, kept in (("remove", True), ("purge", False)):
         config.write_text("policy: srsf\n")

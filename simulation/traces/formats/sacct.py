@@ -28,7 +28,7 @@ from simulation.traces.formats.table import (
     trace_of,
     with_free_text_last,
 )
-from simulation.traces.trace import Recorded, Rejected, Trace, TraceJob
+from simulation.traces.trace import Recorded, Rejected, Trace, TraceError, TraceJob
 
 _MAY_RUN_AGAIN = frozenset({"REQUEUED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RESIZING"})
 """States of a run after which Slurm may run the same job again."""
@@ -114,21 +114,42 @@ class PastJob(Struct, frozen=True):
         return sum(run.gpus * run.held_s for run in self.runs)
 
 
-def read_history(table: Table) -> tuple[list[PastJob], list[Rejected]]:
-    """The jobs of an open sacct table, in order of their first row, and the rows and jobs that cannot be used.
+class PastJobs(Struct, frozen=True):
+    """What a file of sacct has: `jobs` in order of their first row, and the rows and jobs that cannot be used.
+
+    `unfinished` are the runs of jobs that have not ended, which are among the latter: one that goes on is as long here
+    as it had run when sacct was asked.
+    """
+
+    jobs: list[PastJob]
+    unfinished: list[PastRun]
+    rejected: list[Rejected]
+
+
+def read_history(table: Table) -> PastJobs:
+    """The jobs of an open sacct table.
 
     Job steps are part of their job and passed over. Without the column JobIDRaw, tasks of arrays get numbers above all
     others in the file, and so does a job whose id another one had before. The last column may be free text with bars.
+    Raises `TraceError` if some times are local and others seconds since 1970, as in joined files: jobs would be hours
+    apart that ran together.
     """
     if table.header[-1].casefold() in _FREE_TEXT:
         table = with_free_text_last(table)
     found, rejected = collect(table, row_parser(table))
     rows = [row for row in found if row is not None]
+    kinds = {row.is_local: row.line for row in rows}
+    if len(kinds) == 2:
+        raise TraceError(
+            f"{table.name}: line {kinds[True]} has local times, line {kinds[False]} seconds since 1970; "
+            "print all of them with SLURM_TIME_FORMAT=%s"
+        )
     by_id: dict[tuple[int, str], list[SacctRow]] = {}
     for row in rows:
         by_id.setdefault((row.slurm_id.base, row.slurm_id.task), []).append(row)
     spare_id = max((max(row.raw_id or 0, row.slurm_id.base) for row in rows), default=0)
     jobs: list[PastJob] = []
+    unfinished: list[PastRun] = []
     taken: set[int] = set()
     for same_id in by_id.values():
         for job_rows in _split_reused_ids(_whole_runs(same_id, rejected)):
@@ -136,13 +157,15 @@ def read_history(table: Table) -> tuple[list[PastJob], list[Rejected]]:
                 job = _job(job_rows)
             except RowError as error:
                 rejected.append(Rejected(job_rows[-1].line, str(error)))
+                if _ended_s(job_rows[-1]) is None:
+                    unfinished.extend(run for run in map(_run, job_rows) if run is not None)
                 continue
             if not job.job_id or job.job_id in taken:
                 spare_id += 1
                 job = replace(job, job_id=spare_id)
             taken.add(job.job_id)
             jobs.append(job)
-    return jobs, rejected
+    return PastJobs(jobs, unfinished, rejected)
 
 
 def _whole_runs(rows: list[SacctRow], rejected: list[Rejected]) -> list[SacctRow]:
@@ -194,10 +217,15 @@ def _split_reused_ids(rows: list[SacctRow]) -> Iterator[list[SacctRow]]:
         yield job_rows
 
 
+def _ended_s(last: SacctRow) -> float | None:
+    return None if last.state == "RESIZING" else last.end_s
+
+
 def _job(job_rows: list[SacctRow]) -> PastJob:
     """The job that some rows are the runs of; its id is 0 if the file has no number for it."""
     last = job_rows[-1]
-    if last.end_s is None or last.state == "RESIZING":
+    ended_s = _ended_s(last)
+    if ended_s is None:
         raise RowError(f"State: found {last.state}, accepted: jobs that have ended")
     runs = tuple(run for run in map(_run, job_rows) if run is not None)
     if not runs and any(row.start_s is not None and row.start_s == row.end_s for row in job_rows):
@@ -214,7 +242,7 @@ def _job(job_rows: list[SacctRow]) -> PastJob:
         eligible_s=max(
             submit_s, min((row.eligible_s for row in job_rows if row.eligible_s is not None), default=submit_s)
         ),
-        end_s=max(last.end_s, runs[-1].end_s),
+        end_s=max(ended_s, runs[-1].end_s),
         runs=runs,
         requeues=requeues,
         state=last.state,
@@ -237,11 +265,12 @@ def _lost_gpu_s(last: SacctRow, requeues: int) -> float:
 
 
 def _run(row: SacctRow) -> PastRun | None:
-    if row.start_s is None or row.end_s is None:
+    if row.start_s is None:
         return None
+    end_s = row.start_s + row.ran_s if row.end_s is None else row.end_s
     start_s = max(row.start_s, row.submit_s)
     ran_s = max(row.ran_s - (start_s - row.start_s), 0.0)
-    return PastRun(start_s, row.end_s, ran_s, row.gpus, row.state) if ran_s > 0 else None
+    return PastRun(start_s, end_s, ran_s, row.gpus, row.state) if ran_s > 0 else None
 
 
 COMMAND = """\
@@ -271,8 +300,8 @@ def read(path: Path) -> Trace:
 
 
 def _parse(table: Table) -> Trace:
-    past, rejected = read_history(table)
-    first_s = min((job.arrival_s for job in past), default=0.0)
+    past = read_history(table)
+    first_s = min((job.arrival_s for job in past.jobs), default=0.0)
     jobs = (
         TraceJob(
             job_id=job.job_id,
@@ -287,9 +316,9 @@ def _parse(table: Table) -> Trace:
             line=job.line,
             recorded=Recorded(job.arrival_s, job.end_s, job.arrival_s - job.submit_s, job.gpu_types),
         )
-        for job in past
+        for job in past.jobs
     )
-    return trace_of(jobs, rejected, FORMAT.name)
+    return trace_of(jobs, past.rejected, FORMAT.name)
 
 
 FORMAT = Format("sacct", REQUIRED, _parse)

@@ -248,7 +248,7 @@ def _lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
         if b"\0" in raw:
             raise TraceError(f"{name}: line {line} holds a NUL byte; {_TEXT}")
         try:
-            yield line, raw.decode("utf-8-sig" if line == 1 else "utf-8")
+            yield line, raw.decode("utf-8-sig")  # in joined files a later header may have a byte-order mark, too
         except UnicodeDecodeError as error:
             raise TraceError(f"{name}: line {line}: byte {error.start + 1} is not UTF-8; {_TEXT}") from error
 

@@ -58,6 +58,14 @@ def test_the_use_of_a_month_counts_what_ran_on_into_it(
         assert told(*words, "--since", "2026-01-01")["held_gpu_h"] == 8 * 96
         wrong = call(*words, "--since", "2026-01-03", "--until", "2026-01-01")
         assert "must be later than --since" in wrong.stderr
+        for outside in (
+            ("--since", "2026-01-05"),
+            ("--until", "2025-12-31"),
+            ("--since", "2027-01-01", "--until", "2027-02-01"),
+        ):
+            error = call(*words, *outside).exception
+            assert isinstance(error, ExplschedError)
+            assert "its jobs are from 2025-12-31T00:00:00 to 2026-01-05T00:00:00, outside" in str(error)
     finally:
         monkeypatch.undo()
         time.tzset()

@@ -72,6 +72,29 @@ def test_requeues_are_preemptions_and_the_job_waits_again(tmp_path: Path) -> Non
     ]
 
 
+def test_jobs_that_have_not_ended_count_in_a_window(tmp_path: Path) -> None:
+    """When sacct was asked, at 2000, job 8 had been requeued and ran, and job 9 waited."""
+    path = file(
+        tmp_path,
+        row(7, 1000, 1010, 1110, 2),
+        row(8, 900, 910, 1010, 4, "REQUEUED"),
+        "8|8|ada|main|1010|1010|1100|Unknown|900|RUNNING|60|gres/gpu=4|gres/gpu=4",
+        "9|9|ada|main|1010|1010|Unknown|Unknown|0|PENDING|60||gres/gpu=4",
+    )
+    cluster = ClusterShape(1, 8)
+    for since_s, until_s, held_gpu_s in (
+        (910, 2000, 2 * 100 + 4 * 100 + 4 * 900),
+        (1200, 1300, 4 * 100),
+        (1200, None, 4 * 800),
+        (None, None, 2 * 100),
+    ):
+        past = history.read(path, cluster, since_s, until_s)
+        assert measure(past.outcome).held_gpu_h == pytest.approx(held_gpu_s / 3600)
+        assert ([job.job_id for job in past.outcome.jobs], len(past.rejected)) == ([7], 2)
+    with pytest.raises(TraceError, match="held 6 GPUs at once, the cluster has 4.*runawayjobs"):
+        history.read(path, ClusterShape(1, 4), 910, 2000)
+
+
 def test_a_job_that_is_cancelled_while_it_waits_again_waits_until_then(tmp_path: Path) -> None:
     waited = row(7, 1000, 1010, 1110, 2, "REQUEUED"), row(7, 1110, 0, 1200, 2, "CANCELLED by 0")
     never_told = row(8, 1000, 1010, 1110, 1, "REQUEUED")

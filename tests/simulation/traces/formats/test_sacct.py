@@ -85,7 +85,7 @@ def test_a_requeued_job_may_run_for_all_its_runs_in_one(file: Writer) -> None:
 
 def test_history_keeps_the_runs(file: Writer) -> None:
     with open_table(file(PRINTED)) as table:
-        jobs, _rejected = read_history(table)
+        jobs = read_history(table).jobs
     requeued = next(job for job in jobs if job.job_id == 3)
     assert [(run.start_s, run.end_s, run.state) for run in requeued.runs] == [
         (1795250512, 1795250515, "REQUEUED"),
@@ -220,6 +220,13 @@ def test_a_joined_file_of_other_columns_is_not_read_by_the_first_header(file: Wr
         sacct.read(path)
 
 
+def test_local_times_and_seconds_since_1970_do_not_join(file: Writer) -> None:
+    """They are hours apart, and so would neighbouring jobs be."""
+    local = "2|2026-01-02T00:00:00|2026-01-02T00:00:00|2026-01-03T00:00:00|COMPLETED|gres/gpu=1\n"
+    with pytest.raises(TraceError, match="line 3 has local times, line 2 seconds since 1970"):
+        sacct.read(file(f"{HEADER}1|1767225600|1767225600|1767312000|COMPLETED|gres/gpu=1\n{local}"))
+
+
 def test_a_job_that_is_cancelled_while_it_waits_again_ends_then(file: Writer) -> None:
     """Slurm 22.05 tells it so if the nodes had been cleaned up, else it leaves the job REQUEUED for good."""
     rows = (
@@ -227,12 +234,12 @@ def test_a_job_that_is_cancelled_while_it_waits_again_ends_then(file: Writer) ->
         "7|0|10|50|RESIZING|gres/gpu=2\n7|50|10|Unknown|RUNNING|gres/gpu=1\n"
     )
     with open_table(file(HEADER + rows)) as table:
-        jobs, rejected = read_history(table)
-    assert [(job.job_id, job.state, job.ran_s, job.end_s, job.requeues) for job in jobs] == [
+        past = read_history(table)
+    assert [(job.job_id, job.state, job.ran_s, job.end_s, job.requeues) for job in past.jobs] == [
         (5, "CANCELLED", 40, 90, 1),
         (6, "REQUEUED", 40, 50, 1),
     ]
-    assert [row.line for row in rejected] == [6]
+    assert [row.line for row in past.rejected] == [6]
 
 
 def test_a_gang_has_not_ended_before_all_its_components_have(file: Writer) -> None:

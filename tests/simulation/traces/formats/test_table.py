@@ -67,10 +67,11 @@ def test_content_that_is_no_table_is_named(file: Writer, content: bytes, words: 
         b"\n\n" + GOOD.encode() + b"\n \n",
         GOOD.rstrip("\n").encode(),
         GOOD.encode() + b"Job_ID,submit_s,gpus,run_s, user\r\n",
+        GOOD.encode() + b"\xef\xbb\xbf" + HEADER.encode(),
         b'"job_id","submit_s","gpus","run_s","user"\n"1","0","1","10","ada"\n',
         b" JOB_ID , submit_s,gpus,run_s,user\n 1 , 0 ,1.0, 1e1,ada\n",
     ],
-    ids=["crlf", "bom", "blank lines", "no last line end", "header again", "quoted", "spaces and case"],
+    ids=["crlf", "bom", "blank lines", "no last line end", "header again", "bom again", "quoted", "spaces and case"],
 )
 def test_spellings_of_one_table(file: Writer, content: bytes) -> None:
     assert own.read(file(content)).jobs == own.read(file(GOOD)).jobs
