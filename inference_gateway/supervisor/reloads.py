@@ -52,9 +52,10 @@ def asked(paths: GatewayPaths) -> str | None:
 
 
 def answer(paths: GatewayPaths, request: str, fault: str) -> None:
-    """Write the outcome of a request and remove it."""
+    """Write the outcome of a request and remove it, unless another has come meanwhile."""
     state.save(paths.reloaded, ReloadResult(request, fault))
-    paths.reload.unlink(missing_ok=True)
+    if asked(paths) == request:
+        paths.reload.unlink(missing_ok=True)
 
 
 def outcome(paths: GatewayPaths, request: str) -> ReloadResult | None:

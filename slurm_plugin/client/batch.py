@@ -55,6 +55,10 @@ _SITE_FACTORS_PER_MARK = 50
 
 _DATABASE_AWAITED = "the DB index is being set"
 
+_OF_TASKS = re.compile(r"(\d+)_[^:\s]+: (.*)")
+_TAKEN, _ENDED = "No error", "Job has already finished"
+"""What scontrol prints of each task of an array if Slurm has not answered the same for all of them."""
+
 _NO_NAMES: Mapping[int, str] = MappingProxyType({})
 
 Group = tuple[Change, ...]
@@ -110,9 +114,19 @@ def complaints(groups: Sequence[Group], stderr: str, mark: str) -> tuple[Complai
             rest = ""
             continue
         rest = after
-        if words.strip():
-            found.append((group, words.strip(), kind_of_refusal(words)))
+        if words := _refused_words(words):
+            found.append((group, words, kind_of_refusal(words)))
     return tuple(found)
+
+
+def _refused_words(words: str) -> str:
+    """These words of scontrol without those of arrays for which Slurm took the change: some tasks had ended before."""
+    lines = [(line, _OF_TASKS.fullmatch(line)) for line in words.strip().splitlines()]
+    taken = {tasks[1] for _, tasks in lines if tasks is not None and tasks[2] == _TAKEN}
+    needless = (_TAKEN, _ENDED)
+    return "\n".join(
+        line for line, tasks in lines if tasks is None or tasks[1] not in taken or tasks[2] not in needless
+    )
 
 
 def kind_of_refusal(words: str) -> type[ChangeFailure]:

@@ -281,6 +281,11 @@ def enforces_limits(settings: Mapping[str, str]) -> bool:
     return not {"limits", "safe", "all"}.isdisjoint(settings.get("AccountingStorageEnforce", "").split(","))
 
 
+def preempts_by_qos(settings: Mapping[str, str]) -> bool:
+    """Whether a waiting job comes before those of the QOS that its own may preempt, whatever tiers and priorities."""
+    return settings.get("PreemptType") == "preempt/qos"
+
+
 def requeue_delay_s(settings: Mapping[str, str]) -> float:
     """How long slurmctld keeps a requeued job from starting, by `batch_requeue_fini` and `cred_p_init` of its source.
 

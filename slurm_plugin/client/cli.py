@@ -25,6 +25,7 @@ from slurm_plugin.client.capabilities import (
     SlurmVersion,
     enforces_limits,
     has_database,
+    preempts_by_qos,
     requeue_delay_s,
     respects_topology,
     settings,
@@ -183,8 +184,9 @@ class CliClient:
         asking = (squeue.with_memory_of_cpus(job, self._memory_by_cpu) for job in holding)
         told = (replace(job, excluded_nodes=excluded[job.job_id]) if job.job_id in excluded else job for job in asking)
         limits_cpus = any("elastic=" in job.comment for job in completed) and self._has_limits_on_cpus()
-        enforced, reserved = enforces_limits(self._known_settings()), reservations.result()
-        return ClusterRecords(found, tuple(told), reserved, rule, topology, limits_cpus, self._tiers, enforced)
+        known, reserved = self._known_settings(), reservations.result()
+        rules = (limits_cpus, self._tiers, enforces_limits(known), preempts_by_qos(known))
+        return ClusterRecords(found, tuple(told), reserved, rule, topology, *rules)
 
     def topology(self, nodes: Sequence[SlurmNode]) -> Topology:
         """Where these nodes are in the network; asked again when nodes change, after a restart, and now and then.

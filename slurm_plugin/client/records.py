@@ -359,7 +359,8 @@ class ClusterRecords(Struct, frozen=True):
     """All records that a pass reads, at one time. `limits_cpus`: some association or QOS has a limit on CPUs.
 
     `tiers` has the PriorityTier of each partition, as far as it is known. `enforces_limits`: Slurm keeps to the limits
-    of associations and QOS, of which it is not known here what they leave.
+    of associations and QOS, of which it is not known here what they leave. `preempts_by_qos`: it puts waiting jobs
+    before those of the QOS that theirs may preempt, of which it is not known here which these are.
     """
 
     nodes: tuple[SlurmNode, ...]
@@ -370,3 +371,4 @@ class ClusterRecords(Struct, frozen=True):
     limits_cpus: bool = False
     tiers: Mapping[str, int] = field(default_factory=dict)
     enforces_limits: bool = False
+    preempts_by_qos: bool = False

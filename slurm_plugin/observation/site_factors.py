@@ -130,9 +130,7 @@ class OwnFactors:
                     written = known.written if known is not None and known.others == others else ()
                     latest = (*(one for one in written if one != change.site_factor), change.site_factor)
                     entries[job_id] = _Entry(others, latest[-_KEPT:])
-        self._entries = entries
-        if entries != self._saved and self._file.write(entries, mode=0o644):  # commands of any user read it
-            self._saved = entries
+        self._keep(entries)
 
     def note_failed(self, changes: Iterable[SetSiteFactor]) -> None:
         """Slurm has refused these, or has not answered: what was written before may still count, and comes last."""
@@ -140,8 +138,14 @@ class OwnFactors:
         for change in changes:
             entry = entries.get(change.job_id)
             if entry is not None and entry.written[-1:] == (change.site_factor,):
-                entries[change.job_id] = _Entry(entry.others, (change.site_factor, *entry.written[:-1]))
+                *older, last = entry.written
+                entries[change.job_id] = _Entry(entry.others, (*older[:-1], last, *older[-1:]))
+        self._keep(entries)
+
+    def _keep(self, entries: dict[int, _Entry]) -> None:
         self._entries = entries
+        if entries != self._saved and self._file.write(entries, mode=0o644):  # commands of any user read it
+            self._saved = entries
 
     def _is_replaced(self, job: SlurmJob) -> bool:
         """Whether somebody has set another site factor over ours."""

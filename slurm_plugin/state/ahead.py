@@ -65,7 +65,7 @@ class Ahead(Struct, frozen=True):
 def _rival(job_id: int, queue: Sequence[int], plan: Plan, seen: Observation) -> int | None:
     """The first such job of another partition; `queue` are pending jobs as the plan orders them."""
     own, place = seen.jobs[job_id], {other: at for at, other in enumerate(queue)}
-    turns, nodes = Turns(place, seen.cluster.tiers), _nodes(seen, own.partition)
+    turns, nodes = Turns(place, seen.cluster), _nodes(seen, own.partition)
     others = (other for other in seen.jobs.values() if other.partition != own.partition)
     able = (other for other in others if other.job_id not in plan.rests and may_take_gpus(other, seen.snapshot.now_s))
     first = sorted(

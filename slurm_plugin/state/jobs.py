@@ -16,7 +16,7 @@ from slurm_plugin.observation.gpu_hours import gpus_of
 from slurm_plugin.observation.observe import asks_for_gpus
 from slurm_plugin.observation.progress import JobProgress
 from slurm_plugin.observation.requirements import Needs, most_shards_per_gpu
-from slurm_plugin.observation.standing import SETTLE_S, waits_for_begin, waits_for_requeue_delay
+from slurm_plugin.observation.standing import SETTLE_S, may_start, waits_for_begin, waits_for_requeue_delay
 from slurm_plugin.state.published import Explanation, JobRow
 from slurm_plugin.state.view import View
 
@@ -159,7 +159,7 @@ def _waiting(view: View, job: Job) -> str:
         return f"It is left to Slurm, because {why}: it gets no reservation, and no job is preempted for it."
     if job.job_id in view.plan.rests:
         return _resting(record, now_s)
-    if record.is_throttled:
+    if record.is_throttled and (record.waits_for is WaitReason.ARRAY_LIMIT or may_start(record, now_s)):
         until = "Slurm has tested it again" if record.is_outdated else "one has ended"
         return f"As many tasks of its array ran as the array's own limit lets, so it is not planned until {until}."
     if not job.eligible:

@@ -152,7 +152,7 @@ def _would_not_start(
     """
     order = [job_id for job_id in in_order if job_id not in paused]
     place = {job_id: at for at, job_id in enumerate(order)}
-    turns = Turns(place, seen.cluster.tiers)
+    turns = Turns(place, seen.cluster)
     able = (record for job_id, record in seen.jobs.items() if job_id not in paused)
     waiting = [record for record in able if may_take_gpus(record, seen.snapshot.now_s)]
     vain, gone = set(paused & victims.keys()), leaving

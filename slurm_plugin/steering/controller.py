@@ -9,6 +9,7 @@ from collections.abc import Set as AbstractSet
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explsched.errors import SlurmError
 from explsched.log import event
 from explsched.strict_yaml import ConfigError
 from sched_policy import catalog
@@ -208,7 +209,6 @@ class Controller:
             unwritten = postponed | refused | _reordered(lowered)
             self._notes.note_positions(decided.ranked, seen, decided.changes, self._limits, beneficiaries, unwritten)
         failures += self._apply(restored(failures, seen.jobs), before, Reasons.all_for(_UNDONE), now_s)
-        self._notes.note_failures(failures, now_s)
         self._log.note(seen, plan, decided.changes, failures)
         self._spool.note_sweeps(seen, plan, decided.changes, failures, self._record_mode)
         return replace(decided, failures=failures)
@@ -216,8 +216,13 @@ class Controller:
     def _apply(
         self, changes: Sequence[Change], before: Before, reasons: Reasons, now_s: float
     ) -> tuple[ChangeFailure, ...]:
-        failures = apply(self._client, self._trail, changes, before, reasons, now_s)
+        try:
+            failures = apply(self._client, self._trail, changes, before, reasons, now_s)
+        except SlurmError as error:
+            self._notes.note_failures([Unanswered(change, str(error)) for change in changes], now_s)
+            raise
         self._tracker.answered(changes, failures)
+        self._notes.note_failures(failures, now_s)
         return failures
 
     def withdraw(self, now_s: float) -> tuple[ChangeFailure, ...]:

@@ -127,7 +127,7 @@ class Notes:
         self._ended_runs.save()
 
     def note_failures(self, failures: Iterable[ChangeFailure], now_s: float) -> None:
-        """Take in which changes Slurm has refused."""
+        """Take in which changes Slurm has refused, or has not answered."""
         failures = tuple(failures)
         self.memory.note_failures(failures, now_s)
         self._own_factors.note_failed(one.change for one in failures if isinstance(one.change, SetSiteFactor))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 import numpy as np
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from sched_policy.model import JobState
 from sched_policy.plan import Plan
 from sched_policy.queue_order import places, queue_order
 from sched_policy.snapshot import Snapshot
-from slurm_plugin.client.records import SlurmJob
+from slurm_plugin.client.records import ClusterRecords, SlurmJob
 from slurm_plugin.observation.observe import Observation
 from slurm_plugin.observation.standing import may_be_first_of_tier
 from slurm_plugin.steering.grouping import in_order
@@ -57,13 +58,15 @@ def turn(job: SlurmJob, factors: Mapping[int, int]) -> tuple[int, float, int]:
 class Turns:
     """In which order Slurm considers waiting jobs: by the tiers of their partitions, in one tier by their places.
 
-    Any job of another partition may be first unless both jobs are sure to be considered by these.
+    Any job of another partition may be first unless both jobs are sure to be considered by these. They are not if they
+    are of different QOS and one may preempt the other: then Slurm considers that first.
     """
 
-    def __init__(self, place: Mapping[int, int], tiers: Mapping[str, int]) -> None:
-        """`place` has a job's place in the order of all priorities, and `tiers` each partition's PriorityTier."""
+    def __init__(self, place: Mapping[int, int], cluster: ClusterRecords) -> None:
+        """`place` has a job's place in the order of all priorities."""
         self._place = place
-        self._tiers = tiers
+        self._tiers = cluster.tiers
+        self._preempts_by_qos = cluster.preempts_by_qos
         self._known: dict[int, Sequence[int]] = {}
 
     def may_be_first(self, other: SlurmJob, job: SlurmJob) -> bool:
@@ -71,22 +74,26 @@ class Turns:
         at, own_at = self._place.get(other.job_id, -1), self._place.get(job.job_id, 0)
         if other.partition == job.partition:
             return at < own_at
-        theirs, own = self._tiers_of(other), self._tiers_of(job)
+        theirs, own = self._tiers_beside(other, {job.qos}), self._tiers_of(job)
         return not theirs or not own or (-max(theirs), at) < (-min(own), own_at)
 
     def queue(self, jobs: Sequence[SlurmJob], own: Sequence[SlurmJob]) -> list[int]:
         """Ids of jobs, given by their places, as Slurm may consider them with `own`, which are of one partition."""
-        partition, tiers = own[0].partition, [self._tiers_of(job) for job in own]
+        partition, tiers, qos = own[0].partition, [self._tiers_of(job) for job in own], {job.qos for job in own}
         own_tier = min(tiers[0]) if all(tiers) else None
 
         def rank(job: SlurmJob) -> float:
             if job.partition == partition:
                 return -(own_tier or 0)
-            if own_tier is not None and (theirs := self._tiers_of(job)):
+            if own_tier is not None and (theirs := self._tiers_beside(job, qos)):
                 return -max(theirs)
             return -math.inf if may_be_first_of_tier(job) else -(own_tier or 0)
 
         return [job.job_id for job in sorted(jobs, key=rank)]
+
+    def _tiers_beside(self, job: SlurmJob, qos: AbstractSet[str]) -> Sequence[int]:
+        """As `_tiers_of`; none, too, if its QOS may preempt one of these."""
+        return () if self._preempts_by_qos and qos != {job.qos} else self._tiers_of(job)
 
     def _tiers_of(self, job: SlurmJob) -> Sequence[int]:
         """Those of its partitions; none where these are not known, or its place may not be the one that Slurm goes by.

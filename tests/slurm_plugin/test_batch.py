@@ -139,6 +139,23 @@ def test_complaints_are_told_by_group() -> None:
     )
 
 
+def test_an_array_of_which_some_tasks_have_ended_is_no_complaint() -> None:
+    together = tuple(SetSiteFactor(i, 5) for i in (1, 2, 3))
+    groups: list[batch.Group] = [(SetSiteFactor(3, 0),), together, (SetSiteFactor(4, 0),), (SetSiteFactor(5, 0),)]
+    stderr = (
+        "3_0: Job has already finished\n3_1-29%1: No error\ninvalid keyword: m-0\n"
+        "3_0,2: Job has already finished\n3_1,[3-29]: No error\nInvalid job id specified for job 2\n"
+        "invalid keyword: m-1\n"
+        "4_0: Job has already finished\n4_1: Access/permission denied\n4_2: No error\ninvalid keyword: m-2\n"
+        "5_0-3: Job has already finished\ninvalid keyword: m-3\n"
+    )
+    assert batch.complaints(groups, stderr, "m") == (
+        (together, "Invalid job id specified for job 2", ChangeFailure),
+        (groups[2], "4_1: Access/permission denied", ChangeFailure),
+        (groups[3], "5_0-3: Job has already finished", ChangeFailure),
+    )
+
+
 @pytest.mark.parametrize("name", ["a b", "a\nupdate JobId=1 Priority=1", "a=b", 'a"', "", "a,b", "$(x)"])
 def test_nothing_can_be_smuggled_into_scontrol(name: str) -> None:
     with pytest.raises(SlurmError, match="cannot be given to scontrol"):

@@ -482,7 +482,7 @@ def test_limits_that_slurm_does_not_tell_in_time_stop_no_pass_and_may_be_on_cpus
     answers = f"""\
 case "$*" in
   -V) echo slurm 99.01.1 ;;
-  "show config") echo "AccountingStorageEnforce = associations,limits" ;;
+  "show config") printf '%s\\n' "AccountingStorageEnforce = associations,limits" "PreemptType = preempt/qos" ;;
   *assoc_mgr*) echo asked >> {log}; echo "Unable to contact slurm controller" >&2; exit 1 ;;
 esac
 """
@@ -490,7 +490,9 @@ esac
     client = CliClient()
     client.load()
     assert [client.look().limits_cpus for _ in range(2)] == [True, True]
-    assert client.look().enforces_limits
+    found = client.look()
+    assert found.enforces_limits
+    assert found.preempts_by_qos
     assert log.read_text() == "asked\n"
 
 

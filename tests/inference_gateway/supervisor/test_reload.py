@@ -93,6 +93,23 @@ def test_an_answer_belongs_to_its_request(gateway: Gateway) -> None:
     reloads.answer(gateway.paths, second, "again")  # whose question was taken back meanwhile
 
 
+def test_a_request_during_a_reload_is_answered_by_the_next(gateway: Gateway) -> None:
+    def put(new: Accepted) -> None:
+        if not gateway.put:
+            gateway.services.write_text(MORE.replace("more", "later"))
+            requests.append(reloads.ask(gateway.paths))
+        gateway.put.append(new)
+
+    gateway.revision.put = put
+    gateway.services.write_text(MORE)
+    requests = [reloads.ask(gateway.paths)]
+    for number in (0, 1):
+        gateway.revision.check()
+        assert reloads.outcome(gateway.paths, requests[number]) == reloads.ReloadResult(requests[number], "")
+    assert [tuple(now.section.services) for now in gateway.put] == [("more", "chat"), ("later", "chat")]
+    assert reloads.asked(gateway.paths) is None
+
+
 def test_the_docs_name_every_key_that_a_reload_refuses_to_change() -> None:
     (sentence,) = re.findall(r"^`name`, .*?need `down` and `up`\.", (ROOT / "docs/gateway.md").read_text(), re.M | re.S)
     section = services.parse(GOOD, Path("services.yaml"))

@@ -69,6 +69,18 @@ def test_a_write_that_slurm_lost_leaves_an_older_one_of_ours(tmp_path: Path) -> 
     assert OwnFactors.of_daemon(path).others([record(5, site_factor=300)]) == {}
 
 
+def test_a_write_without_an_answer_is_ours_if_slurm_has_taken_it_and_none_of_the_next(tmp_path: Path) -> None:
+    own = OwnFactors.of_daemon(tmp_path / "site_factors.json")
+    job = record(5, site_factor=0)
+    for factor in (100, 200, 300, 400):
+        own.take_in([job])
+        own.note([SetSiteFactor(5, factor)], {5: job})
+        if factor >= 300:
+            own.note_failed([SetSiteFactor(5, factor)])
+        job = replace(job, site_factor=min(factor, 300))
+    assert own.others([job]) == {}
+
+
 def test_a_task_that_left_its_array_has_the_arrays_factor(tmp_path: Path) -> None:
     path = tmp_path / "site_factors.json"
     noted(path, 5, 0, 300)

@@ -651,6 +651,24 @@ def test_explain_says_that_an_arrays_own_limit_holds_it_back(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("Priority", "until one has ended."),
+        *((why, "Slurm would not start it now") for why in ("JobHeldUser", "Dependency")),
+    ],
+)
+def test_explain_names_an_arrays_own_limit_only_where_nothing_else_holds_it_back(
+    tmp_path: Path, reason: str, said: str
+) -> None:
+    array = {"array_job_id": 61, "array_tasks": 3, "array_limit": 1, "reason": reason, "site_factor": None}
+    task = record(62, state="RUNNING", array_job_id=61, array_task_id=0, start_s=1.0, node_names=("n1",))
+    config = Config(policy="srsf", progress=ProgressSection(spool=tmp_path))
+    view = View.of(config, ClusterRecords((), (record(61, **array), task), ()), NOW_S)
+    (told,) = (one for one in explanations(view) if one.jobid == 61)
+    assert any(said in sentence for sentence in told.sentences), told.sentences
+
+
+@pytest.mark.parametrize(
     ("gang", "end"),
     [
         ({"nodes": 2, "gpus": 8}, ", unless it keeps them for job 2, which comes before it."),

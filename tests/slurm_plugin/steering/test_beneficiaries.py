@@ -58,6 +58,7 @@ def one_gpu_for_job_2(
     *others: SlurmJob,
     rests: Mapping[int, float] = MappingProxyType({}),
     tiers: Mapping[str, int] = MappingProxyType({}),
+    preempts_by_qos: bool = False,
     **beneficiary: Any,
 ) -> tuple[Plan, Observation]:
     """A plan that frees a GPU for job 2, with other jobs in the queue; `rests` as in `Remembered`."""
@@ -67,6 +68,7 @@ def one_gpu_for_job_2(
     waits = record(2, reason="Resources", gpus=1, gpus_per_node=1, natives=(50,), **beneficiary)
     there = SlurmNode("n1", "ALLOCATED", 4, frozenset({"main", "fast"}), cpus=16)
     found = ClusterRecords((there,), (victim, full, waits, *others), (), tiers=tiers)
+    found = replace(found, preempts_by_qos=preempts_by_qos)
     seen = observe(found, ProgressSpool(Path("/nowhere")), 1e4, remembered=Remembered(rests=rests))
     return replace(catalog.build("srsf").plan(seen.snapshot), preemptions=(Preemption(1, "", 2),)), seen
 
@@ -247,6 +249,19 @@ def test_it_also_counts_where_what_slurm_goes_by_is_not_known(doubtful: dict[str
     assert left(other(**{**behind, **doubtful}), tiers=FAST_IS[1], priority=50) == 0
     assert left(other(**behind), tiers={"main": 1}, priority=50) == 0
     assert left(other(**behind), tiers=FAST_IS[1], priority=50, reservation="explsched_2") == 0
+
+
+@pytest.mark.parametrize(("by_qos", "qos", "goes"), [(True, "high", 0), (True, "low", 1), (False, "high", 1)])
+def test_it_also_counts_if_its_qos_may_preempt_that_of_the_beneficiary(*, by_qos: bool, qos: str, goes: int) -> None:
+    rival = other(**{"partition": "fast", **BEHIND, "qos": qos})
+    assert left(rival, tiers=FAST_IS[1], preempts_by_qos=by_qos, qos="low", priority=50) == goes
+    large = {
+        "gpus": 4,
+        "gpus_per_node": 4,
+        "time_limit_s": 3600.0,
+    }  # if it is first, Slurm keeps GPUs for it
+    ahead = replace(rival, **large)
+    assert left(ahead, tiers=FAST_IS[1], preempts_by_qos=by_qos, qos="low", priority=50, time_limit_s=7200.0) == goes
 
 
 def test_a_job_of_a_partition_that_is_not_steered_counts_whatever_its_priority() -> None:

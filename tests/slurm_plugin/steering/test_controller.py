@@ -1237,12 +1237,8 @@ def test_where_limits_are_enforced_the_next_waits_until_the_first_has_started(tm
     assert not [one for one in loop.reconcile(NOW_S + 140).changes if isinstance(one, SignalJob)]
 
 
-@pytest.mark.parametrize("scope", ["user", "account", "partition"])
-@pytest.mark.parametrize("restarts", [0, 5])
-def test_the_place_that_a_throttled_array_was_lent_is_taken_back_once(
-    tmp_path: Path, scope: Any, restarts: int
-) -> None:
-    """Slurm does not show the array's site factor, and starts its next task at it. In scope `partition` it stays."""
+def array_on_a_lent_place(tmp_path: Path, scope: Any) -> tuple[FakeSlurm, Config, Controller]:
+    """A task of array 5 has just started at the place that the array was lent, and its limit lets no other start."""
     waits = {"priority": 500, "natives": (500,), "site_factor": 0, "reason": "Priority"}
     array = {**waits, "array_job_id": 5, "array_tasks": 9, "array_limit": 1}
     long = {**waits, "natives": (900,), "priority": 900, "time_limit_s": 7200.0}
@@ -1256,6 +1252,17 @@ def test_the_place_that_a_throttled_array_was_lent_is_taken_back_once(
     slurm.known[9] = holding(9, array_job_id=5, array_task_id=0, start_s=NOW_S)
     slurm.set(6, site_factor=given.get(6, 0), priority=900 + given.get(6, 0))
     slurm.set(5, site_factor=None, natives=(), array_tasks=8, reason="JobArrayTaskLimit", priority=500 + given[5])
+    slurm.carried_out.clear()
+    return slurm, config, daemon
+
+
+@pytest.mark.parametrize("scope", ["user", "account", "partition"])
+@pytest.mark.parametrize("restarts", [0, 5])
+def test_the_place_that_a_throttled_array_was_lent_is_taken_back_once(
+    tmp_path: Path, scope: Any, restarts: int
+) -> None:
+    """Slurm does not show the array's site factor, and starts its next task at it. In scope `partition` it stays."""
+    slurm, config, daemon = array_on_a_lent_place(tmp_path, scope)
     written = []
     for number in range(1, 6):
         daemon = Controller(slurm, config) if number <= restarts else daemon
@@ -1272,3 +1279,17 @@ def test_the_place_that_a_throttled_array_was_lent_is_taken_back_once(
     why = [one["reason"] for one in told if one["job"] == 5 and one["after"] == 0]
     assert len(why) == len(of_array)
     assert all("its array's limit" in reason for reason in why)
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_lent_place_is_taken_back_again_if_slurm_did_not_answer(tmp_path: Path, restarts: int) -> None:
+    slurm, config, daemon = array_on_a_lent_place(tmp_path, "user")
+    slurm.mute = frozenset({"apply"})
+    for after_s in (5, 10):
+        with pytest.raises(SlurmUnreachableError):
+            daemon.reconcile(NOW_S + after_s)
+    slurm.mute = frozenset()
+    daemon = Controller(slurm, config) if restarts else daemon
+    for after_s in (15, 20):
+        daemon.reconcile(NOW_S + after_s)
+    assert slurm.carried_out.count(SetSiteFactor(5, 0)) == 1
