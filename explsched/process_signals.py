@@ -55,11 +55,17 @@ def disposition(pid: int, number: signal.Signals) -> Handling:
 
 
 def program(pid: int) -> str:
-    """The name of the file that a process runs; empty where that cannot be seen, as of one that has just ended."""
-    try:
-        return Path(f"/proc/{pid}/exe").readlink().name
-    except OSError:
-        return ""
+    """The name of the file that a process runs; empty where that cannot be seen, as of one that has just ended.
+
+    Of a program that is set-user-id, as Apptainer's starter can be, the first 15 characters.
+    """
+    of_process = Path(f"/proc/{pid}")
+    with suppress(OSError):
+        try:
+            return (of_process / "exe").readlink().name
+        except PermissionError:
+            return (of_process / "comm").read_text(errors="replace").rstrip("\n")
+    return ""
 
 
 def command_line(pid: int) -> list[bytes]:

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from explsched.process_signals import Handling, children
+from explsched.process_signals import Handling, children, program
 from wrappers.relay import Request, SignalRelay
 from wrappers.signal_handlers import Lineage, handlers_below
 
@@ -474,6 +474,20 @@ def lineage_below(pid: int) -> Lineage:
     """A process and those below it, each the only child of the one before."""
     below = children().get(pid)
     return (pid, *lineage_below(below[0])) if below else (pid,)
+
+
+def test_a_program_whose_file_its_user_may_not_see_is_known_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Apptainer's starter where it is set-user-id."""
+
+    def refuse(_path: Path) -> Path:
+        raise PermissionError
+
+    running = subprocess.Popen(["sleep", "60"])
+    monkeypatch.setattr(Path, "readlink", refuse)
+    assert program(running.pid) == "sleep"
+    running.kill()
+    running.wait()
+    assert program(running.pid) == ""
 
 
 def test_a_shell_by_another_name_is_told_below_a_command(tmp_path: Path) -> None:
