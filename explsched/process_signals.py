@@ -30,6 +30,15 @@ class Handling:
     ignores: bool = False
 
 
+def signal_number(name: str) -> signal.Signals:
+    """The number of a signal, named with or without SIG. Raises ValueError for one that a job cannot catch."""
+    bare = name.upper().removeprefix("SIG")
+    number = signal.Signals.__members__.get(f"SIG{bare}")
+    if number is None or bare in ("KILL", "STOP"):
+        raise ValueError(f"checkpoint signal {name!r}: not a signal that a job can catch, such as USR1")
+    return number
+
+
 def would_end(pid: int, number: signal.Signals) -> bool:
     """Whether a process would end at a signal. Raises OSError, KeyError or ValueError where /proc does not tell."""
     if number in _ENDS_NOTHING:
