@@ -120,7 +120,7 @@ def tell_script(name: str = "") -> None:
         return
     if dies and of_job:
         warn("explsched", DIES.format(name))
-    _append([{**_stamp(), "script_dies": dies}])
+    _append([{**_stamp(), "params": {}, "script_dies": dies}])  # a daemon of before counts a line of its own as bad
 
 
 def _script_dies() -> bool | None:

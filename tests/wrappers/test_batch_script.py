@@ -30,6 +30,7 @@ def told(tmp_path: Path, *command: str) -> tuple[list[object], int]:
     """What the progress file says of the script, None for a start without that, and how often the user was warned."""
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=True)
     lines = [json.loads(line) for line in (tmp_path / "progress").read_text().splitlines()]
+    assert all(line.keys() & {"event", "params", "step"} for line in lines)  # which each daemon knows
     said = [line.get("script_dies") for line in lines if line.get("event") == "start" or "script_dies" in line]
     return said, done.stderr.count("USR1 would kill")
 
