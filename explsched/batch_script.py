@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from signal import Signals
 
-from explsched.process_signals import children, command_line, would_end
+from explsched.process_signals import children, command_line, signal_number, would_end
 
 DIES = (
     "{} would kill the job's script, which waits, so the job is not preempted; its last command must begin with exec "
@@ -14,22 +13,22 @@ DIES = (
 )
 """The warning, for the signal's name."""
 
-_USUAL = (Signals.SIGUSR1, Signals.SIGUSR2, Signals.SIGTERM, Signals.SIGHUP)
+_USUAL = ("USR1", "USR2", "TERM", "HUP")
 
 
-def would_die(number: Signals | None, environment: Mapping[str, str]) -> bool | None:
+def would_die(name: str, environment: Mapping[str, str]) -> bool | None:
     """Whether a signal would end the job's batch script; None where that cannot be seen, as on another node.
 
-    Of a signal that is not known (None) this is said only if each of the usual ones would. A script that has become
+    Of a signal that is not known ("") this is said only if each of the usual ones would. A script that has become
     this process by `exec` lives on: signals are about to be held back or handled here.
     """
     try:
         pid = _process(environment)
         if pid is None or pid == os.getpid():
             return None if pid is None else False
-        if number is None:
-            return all(would_end(pid, one) for one in _USUAL) or None
-        return would_end(pid, number)
+        if not name:
+            return all(would_end(pid, signal_number(one)) for one in _USUAL) or None
+        return would_end(pid, signal_number(name))
     except (OSError, KeyError, ValueError):  # as in a container with processes of its own
         return None
 

@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType, TracebackType
 
 from explsched.job_options.table import CHECKPOINT
+from explsched.process_signals import signal_number
 from explsched.progress import event, tell_script
 from explsched.ranks import any_rank, is_first_rank
 
@@ -35,15 +36,6 @@ DEFAULT_SIGNAL = "USR1"
 def signal_name(environment: Mapping[str, str]) -> str:
     """The signal that asks this job for a checkpoint, from its environment."""
     return environment.get(CHECKPOINT.variable) or DEFAULT_SIGNAL
-
-
-def signal_number(name: str) -> signal.Signals:
-    """The number of a signal, named with or without SIG. Raises ValueError for one that a job cannot catch."""
-    bare = name.upper().removeprefix("SIG")
-    number = signal.Signals.__members__.get(f"SIG{bare}")
-    if number is None or bare in ("KILL", "STOP"):
-        raise ValueError(f"checkpoint signal {name!r}: not a signal that a job can catch, such as USR1")
-    return number
 
 
 class CheckpointSignal:
@@ -59,7 +51,6 @@ class CheckpointSignal:
 
     def __init__(self, name: str | None = None) -> None:
         self._number = signal_number(name or signal_name(os.environ))
-        self._is_jobs = bool(name or os.environ.get(CHECKPOINT.variable))  # and no mere guess
         self._previous: signal._HANDLER = signal.SIG_DFL
         self._has_asked_others = False
         self.requested = False
@@ -68,7 +59,7 @@ class CheckpointSignal:
         """Start listening."""
         self._previous = signal.signal(self._number, self._note)
         if is_first_rank():
-            tell_script(self._number if self._is_jobs else None)
+            tell_script(self._number.name)
         return self
 
     def __exit__(

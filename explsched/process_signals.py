@@ -30,6 +30,15 @@ class Handling:
     ignores: bool = False
 
 
+def signal_number(name: str) -> signal.Signals:
+    """The number of a signal, named with or without SIG. Raises ValueError for one that a job cannot catch."""
+    bare = name.upper().removeprefix("SIG")
+    number = signal.Signals.__members__.get(f"SIG{bare}")
+    if number is None or bare in ("KILL", "STOP"):
+        raise ValueError(f"checkpoint signal {name!r}: not a signal that a job can catch, such as USR1")
+    return number
+
+
 def would_end(pid: int, number: signal.Signals) -> bool:
     """Whether a process would end at a signal. Raises OSError, KeyError or ValueError where /proc does not tell."""
     if number in _ENDS_NOTHING:
@@ -55,11 +64,17 @@ def disposition(pid: int, number: signal.Signals) -> Handling:
 
 
 def program(pid: int) -> str:
-    """The name of the file that a process runs; empty where that cannot be seen, as of one that has just ended."""
-    try:
-        return Path(f"/proc/{pid}/exe").readlink().name
-    except OSError:
-        return ""
+    """The name of the file that a process runs; empty where that cannot be seen, as of one that has just ended.
+
+    Of a program that is set-user-id, as Apptainer's starter can be, the first 15 characters.
+    """
+    of_process = Path(f"/proc/{pid}")
+    with suppress(OSError):
+        try:
+            return (of_process / "exe").readlink().name
+        except PermissionError:
+            return (of_process / "comm").read_text(errors="replace").rstrip("\n")
+    return ""
 
 
 def command_line(pid: int) -> list[bytes]:

@@ -18,8 +18,8 @@ import operator
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from signal import Signals
 
 from explsched.errors import warn
 from explsched.job_options.table import CHECKPOINT
@@ -100,24 +100,39 @@ def tell_start(command: str, *, script_dies: bool | None = None) -> None:
     _append([{**_stamp(), "event": "start", "command": command, **known}])
 
 
-def tell_script(number: Signals | None = None) -> None:
-    """Record, once in a run, whether the checkpoint signal (None: not known) would end the job's batch script.
+def tell_script(name: str = "") -> None:
+    """Record whether the checkpoint signal would end the job's batch script, unless that is what the run has told.
 
-    Slurm sends it to the script, and a job whose script dies has failed, whatever the training saves. Under `sxrun`
-    that tells. Where preemption is known to be allowed, the user is warned of a script that would die.
+    Slurm sends it to the script, and a job whose script dies has failed, whatever the training saves. The signal is the
+    one that the environment names, else `name`, which "" does not know. Under `sxrun` that tells. Where preemption is
+    known to be allowed, the user is warned of a script that would die.
     """
-    place = _destination()
-    if (place, number) in _script_dies or os.environ.get(UNDER_SXRUN, "") == os.environ.get("SLURM_JOB_ID", ""):
+    of_job, place = os.environ.get(CHECKPOINT.variable), _destination()
+    name = of_job or name
+    is_settled = _judged.get(place, False) or (place in _judged and not name)
+    if is_settled or os.environ.get(UNDER_SXRUN, "") == os.environ.get("SLURM_JOB_ID", ""):
         return
-    from explsched.batch_script import DIES, would_die  # once in a run, and under sxrun never
+    from explsched.batch_script import DIES, would_die  # once in a process, and under sxrun never
 
-    dies = would_die(number, os.environ)
-    name = os.environ.get(CHECKPOINT.variable)
-    if dies and name and True not in _script_dies.values():
-        warn("explsched", DIES.format(number.name if number else name))
-    _script_dies.update({(place, number): dies, (place, None): dies})
-    if dies is not None:
-        _append([{**_stamp(), "script_dies": dies}])
+    dies = would_die(name, os.environ)
+    _judged[place] = bool(name) or dies is not None
+    if dies is None or dies == _script_dies():
+        return
+    if dies and of_job:
+        warn("explsched", DIES.format(name))
+    _append([{**_stamp(), "params": {}, "script_dies": dies}])  # a daemon of before counts a line of its own as bad
+
+
+def _script_dies() -> bool | None:
+    """What this run has told of its script, as each of several trainings in a script would; None if nothing."""
+    run = _stamp()["restart"]
+    for text in reversed(told().splitlines()):
+        if b'"script_dies"' in text:
+            with suppress(ValueError, KeyError, TypeError):  # a line that was cut, or that somebody else wrote
+                line = json.loads(text)
+                if line["restart"] == run:
+                    return bool(line["script_dies"])
+    return None
 
 
 def told() -> bytes:
@@ -189,7 +204,8 @@ def _stamp() -> dict[str, object]:
 
 
 _writers: dict[tuple[str, ...], Writer] = {}
-_script_dies: dict[tuple[tuple[str, ...], Signals | None], bool | None] = {}
+_judged: dict[tuple[str, ...], bool] = {}
+"""The jobs whose scripts `tell_script` has judged, and whether there is nothing more to tell."""
 _told: tuple[tuple[str, ...], object, dict[str, Parameter]] | None = None
 
 

@@ -20,9 +20,16 @@ from explsched.process_signals import Handling, children, command_line, disposit
 _TOLD_BELOW = re.compile(r"python|pypy|(ba|da|a|mk|z)?sh\b|ksh\d*\b|busybox\b")
 """Programs that catch a signal because a user has written so. Others, as rsync, catch it to end, or for their own."""
 
-_FOR_THEIR_OWN = frozenset({"gmake", "make", "script", "uv", "dumb-init", "tini", "starter", "starter-suid"})
-"""Programs that catch USR1 to turn messages on, block all signals, or pass them on to what they run before that handles
-them, as Apptainer's starter: who is to be asked is what they run."""
+_PASSING_ON = frozenset({"uv", "dumb-init", "tini", "starter", "starter-suid"})
+"""Programs that pass signals on to what they run, also before that handles them: it is asked in their place, as if it
+were the command. The starter is Apptainer's."""
+
+_SERVING_FILES = frozenset({"squashfuse", "squashfuse_ll", "fuse-overlayfs", "fuse2fs", "gocryptfs"})
+"""Programs that the starter runs besides, for a container's files: they catch TERM, INT and HUP to end."""
+
+_FOR_THEIR_OWN = frozenset({"gmake", "make", "script"}) | _PASSING_ON | _SERVING_FILES
+"""Programs that are not asked. Some catch USR1 to turn messages on, or block all signals."""
+
 _FOR_ITS_OWN = "xvfb-run"
 """A shell script that is told by USR1 that its X server is ready."""
 
@@ -40,18 +47,17 @@ Lineage = tuple[int, ...]
 def handling(command: int, number: signal.Signals) -> Handling:
     """What a command does with a signal. Without /proc: as if it caught it. An srun handles what it passes on."""
     try:
-        found = disposition(command, number)
-        is_ours = not ends_at_srun(command, number) and not _is_for_its_own(command)
+        return _handling(command, number)
     except (OSError, KeyError, ValueError) as error:
         warn("sxrun", f"cannot see whether the command handles {number.name}: {error}")
         return Handling(catches=True, blocks=False)
-    return found if is_ours else Handling(catches=False, blocks=False)
 
 
 def handlers_below(command: int, number: signal.Signals, told: Collection[Lineage]) -> list[Lineage]:
-    """The topmost Python programs and shells below a command that catch the signal, none above or below one of `told`.
+    """The topmost processes below a command that handle the signal, none above or below one of `told`.
 
-    What such a process has started is its own to tell.
+    These are Python programs and shells, and what a program runs that passes signals on. What they have started is
+    theirs to tell.
     """
     had, above = {pid for *_, pid in told}, {pid for *pids, _ in told for pid in pids}
     found: list[Lineage] = []
@@ -59,10 +65,11 @@ def handlers_below(command: int, number: signal.Signals, told: Collection[Lineag
     below = children()
     while waiting:
         lineage = waiting.pop()
+        is_any_asked = program(lineage[-1]) in _PASSING_ON
         for pid in below.get(lineage[-1], ()):
             if pid in had:
                 continue
-            is_handler = pid not in above and _is_handler(pid, number)
+            is_handler = pid not in above and _is_handler(pid, number, is_any_asked)
             (found if is_handler else waiting).append((*lineage, pid))
     return found
 
@@ -80,11 +87,17 @@ def ends_at_launcher(command: Sequence[str], number: signal.Signals) -> str | No
     return launcher(command) if number in _ENDS_WORKERS else None
 
 
-def _is_handler(pid: int, number: signal.Signals) -> bool:
-    """Whether a process below the command is to be told. One that has ended runs no program any more."""
+def _handling(pid: int, number: signal.Signals) -> Handling:
+    """What a process does with a signal for those that have asked for it. Raises as `disposition` does."""
+    found = disposition(pid, number)
+    is_ours = not ends_at_srun(pid, number) and not _is_for_its_own(pid)
+    return found if is_ours else Handling(catches=False, blocks=False)
+
+
+def _is_handler(pid: int, number: signal.Signals, is_any_asked: bool) -> bool:  # noqa: FBT001
+    """Whether a process below the command is to be told: any program, or only one that a user has told to catch it."""
     with suppress(OSError, KeyError, ValueError):  # it has ended meanwhile
-        is_told = _TOLD_BELOW.match(program(pid)) is not None and disposition(pid, number).catches
-        return is_told and not _is_for_its_own(pid)
+        return (is_any_asked or _TOLD_BELOW.match(program(pid)) is not None) and _handling(pid, number).catches
     return False
 
 

@@ -17,10 +17,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from explsched.checkpoint import DEFAULT_SIGNAL, signal_name, signal_number
+from explsched.checkpoint import DEFAULT_SIGNAL, signal_name
 from explsched.errors import warn
 from explsched.job_options.command_line import add_version
 from explsched.job_options.table import CHECKPOINT, FOLLOW, METRIC, STEP_KEY, VALUE_KEY
+from explsched.process_signals import signal_number
 from explsched.progress import event, report_values
 from wrappers.follow import POLL_S, LineReader, LogTail, Reporter, json_reader, log_reader
 

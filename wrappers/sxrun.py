@@ -18,7 +18,7 @@ from pathlib import Path
 from signal import SIG_BLOCK, Signals, pthread_sigmask
 
 from explsched.batch_script import DIES, would_die
-from explsched.checkpoint import DEFAULT_SIGNAL, signal_name, signal_number
+from explsched.checkpoint import DEFAULT_SIGNAL, signal_name
 from explsched.errors import warn
 from explsched.job_options.command_line import add, add_version, exported, variable_lines
 from explsched.job_options.table import (
@@ -34,6 +34,7 @@ from explsched.job_options.table import (
     VALUE_KEY,
 )
 from explsched.parameters import of_command
+from explsched.process_signals import signal_number
 from explsched.progress import DEFAULT_SPOOL, UNDER_SXRUN, event, tell, tell_start
 from wrappers import own_job, share_options, sources, sub_batches
 from wrappers.completed import digest_of, was_complete
@@ -107,7 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
     allows_preemption = CHECKPOINT.variable in environment
     environment, checkpoint = _of_command(environment)
     environment[UNDER_SXRUN] = environment.get("SLURM_JOB_ID", "")
-    script_dies = would_die(checkpoint, environment) if allows_preemption else None
+    script_dies = would_die(checkpoint.name, environment) if allows_preemption else None
     if script_dies:
         warn("sxrun", DIES.format(checkpoint.name))
     with (

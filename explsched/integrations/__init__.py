@@ -15,9 +15,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
-from explsched.checkpoint import CheckpointSignal, signal_name, signal_number
+from explsched.checkpoint import CheckpointSignal, signal_name
 from explsched.errors import warn
 from explsched.job_options.table import METRIC
+from explsched.process_signals import signal_number
 from explsched.progress import report_values, tell, tell_script
 from explsched.ranks import any_rank
 

@@ -179,7 +179,7 @@ _Value = Annotated[str, Meta(max_length=LONGEST)]
 class _Line(msgspec.Struct, frozen=True):
     """One line of a progress file: a report (step, metric, value), an event, hyper-parameters, or measured stages.
 
-    Or whether the checkpoint signal would end the batch script. Unknown keys are ignored.
+    Some of the others tell whether the checkpoint signal would end the batch script. Unknown keys are ignored.
     """
 
     time_s: Annotated[float, Meta(ge=0)]
@@ -197,7 +197,7 @@ class _Line(msgspec.Struct, frozen=True):
 
     def is_complete(self) -> bool:
         """Whether it has all fields of one of these."""
-        says = any(one is not None for one in (self.event, self.params, self.stages, self.script_dies))
+        says = self.event is not None or self.params is not None or self.stages is not None
         return says or (self.step is not None and self.number is not None)
 
     @property
@@ -345,8 +345,6 @@ class _Sum:
                 self.checkpoint_s = line.time_s if line.event == "checkpoint" else self.checkpoint_s
                 self.commands = max(0, self.commands + (line.event == "start") - (line.event == "end"))
             return True
-        if line.step is None:
-            return True  # of the script alone
         is_new = self._add_report(line)
         if is_new and line.restart == self.latest and self.commands:  # the one that has ended was not the only one
             self.ended, self.exit_status = False, None

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from explsched.process_signals import Handling
+from explsched.process_signals import Handling, children, program
 from wrappers.relay import Request, SignalRelay
 from wrappers.signal_handlers import Lineage, handlers_below
 
@@ -441,6 +441,53 @@ def test_a_program_that_passes_all_on_at_once_does_not_get_it_before_what_it_run
     )
     running = subprocess.Popen([*SXRUN, "--", tmp_path / name, "bash", "-c", script], stderr=subprocess.PIPE, text=True)
     signalled_before_it_handles_it(running, log, go)
+
+
+@pytest.mark.parametrize(
+    ("names", "is_told"),
+    [
+        (["tini", "solver"], True),
+        (["starter", "dumb-init", "solver"], True),
+        (["starter", "squashfuse_ll"], False),
+        (["another", "solver"], False),
+    ],
+)
+def test_what_such_a_program_runs_is_told_whatever_it_is(tmp_path: Path, names: list[str], *, is_told: bool) -> None:
+    """As a solver in C; but not what the starter runs besides, which would end, and with it the container's files."""
+    log, source = tmp_path / "log", tmp_path / "passes_on.c"
+    source.write_text(PASSES_ON)
+    *above, last = names
+    for name in above:
+        subprocess.run(["cc", "-o", tmp_path / name, source], check=True)
+    program, environment = python_named(last, tmp_path)
+    argv = [*(tmp_path / name for name in above), program, "-c", CATCHING, log]
+    running = subprocess.Popen(argv, env=environment)
+    wait_for(log, "ready")
+    found = handlers_below(running.pid, signal.SIGUSR1, [])
+    lineage = lineage_below(running.pid)
+    os.kill(lineage[-1], signal.SIGKILL)
+    running.wait(timeout=60)
+    assert found == ([lineage] if is_told else [])
+
+
+def lineage_below(pid: int) -> Lineage:
+    """A process and those below it, each the only child of the one before."""
+    below = children().get(pid)
+    return (pid, *lineage_below(below[0])) if below else (pid,)
+
+
+def test_a_program_whose_file_its_user_may_not_see_is_known_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Apptainer's starter where it is set-user-id."""
+
+    def refuse(_path: Path) -> Path:
+        raise PermissionError
+
+    running = subprocess.Popen(["sleep", "60"])
+    monkeypatch.setattr(Path, "readlink", refuse)
+    assert program(running.pid) == "sleep"
+    running.kill()
+    running.wait()
+    assert program(running.pid) == ""
 
 
 def test_a_shell_by_another_name_is_told_below_a_command(tmp_path: Path) -> None:

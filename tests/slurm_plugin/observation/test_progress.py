@@ -214,13 +214,16 @@ def test_what_a_run_has_told_of_its_script_counts_until_it_tells_otherwise() -> 
     assert not fold(told, [b'{"time_s": 4, "event": "start", "script_dies": false}'], NOW_S).script_dies
 
 
-def test_a_training_without_sxrun_tells_of_its_script_in_a_line_by_itself() -> None:
-    told = fold(JobProgress(), [b'{"time_s": 1, "script_dies": true}', b'{"time_s": 2, "step": 1, "value": 1}'], NOW_S)
-    assert (told.script_dies, told.malformed, len(told.reports)) == (True, 0, 1)
+def test_a_training_without_sxrun_tells_of_its_script_with_parameters_of_which_there_are_none() -> None:
+    """A daemon of before, which does not know the key, takes such a line for what it is without."""
+    lines = [b'{"time_s": 1, "params": {"lr": 1}}', b'{"time_s": 2, "params": {}, "script_dies": true}']
+    told = fold(JobProgress(), [*lines, b'{"time_s": 3, "step": 1, "value": 1}'], NOW_S)
+    assert (told.script_dies, told.malformed, len(told.reports), told.parameters.values) == (True, 0, 1, {"lr": 1})
     assert not told.runs[0].under_sxrun
-    of_later_run = fold(told, [b'{"time_s": 4, "restart": 1, "script_dies": false}'], NOW_S)
+    of_later_run = fold(told, [b'{"time_s": 4, "restart": 1, "params": {}, "script_dies": false}'], NOW_S)
     assert not of_later_run.script_dies
-    assert not fold(of_later_run, [b'{"time_s": 5, "script_dies": true}'], NOW_S).script_dies
+    assert (of_later_run.parameters.values, of_later_run.parameters.changed) == ({"lr": 1}, frozenset())
+    assert not fold(of_later_run, [b'{"time_s": 5, "params": {}, "script_dies": true}'], NOW_S).script_dies
 
 
 @pytest.mark.parametrize("reported", [b'"step": 60, "value": 1', b'"step": 4, "metric": "accuracy", "value": 1'])
