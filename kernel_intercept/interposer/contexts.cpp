@@ -130,14 +130,18 @@ ContextRecord* launched_context() noexcept {
     return context == nullptr ? nullptr : seen_record(context);
 }
 
-InContextOf::InContextOf(Stream stream) noexcept {
+Context context_of(Stream stream) noexcept {
     Context own = nullptr;
-    pushed_ = reinterpret_cast<std::uintptr_t>(stream) > kPerThreadStream &&
-              call_driver<Symbol::cuStreamGetCtx>(stream, &own) == kSuccess && own != ask_current() &&
-              call_driver<Symbol::cuCtxPushCurrent_v2>(own) == kSuccess;
+    const bool told = reinterpret_cast<std::uintptr_t>(stream) > kPerThreadStream &&
+                      call_driver<Symbol::cuStreamGetCtx>(stream, &own) == kSuccess;
+    return told ? own : nullptr;
 }
 
-InContextOf::~InContextOf() {
+InContext::InContext(Context own) noexcept
+    : pushed_(own != nullptr && own != ask_current() &&
+              call_driver<Symbol::cuCtxPushCurrent_v2>(own) == kSuccess) {}
+
+InContext::~InContext() {
     Context own = nullptr;
     if (pushed_) call_driver<Symbol::cuCtxPopCurrent_v2>(&own);
 }

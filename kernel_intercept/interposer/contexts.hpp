@@ -57,14 +57,17 @@ ContextRecord* launched_context() noexcept;
 // The record of a given context, if one was made.
 ContextRecord* known_context(Context context) noexcept;
 
-// While it lives, the thread's current context is that of a stream, which calls can name where another one is
-// current, of another GPU perhaps. Special streams are those of the current one.
-class InContextOf {
+// That of a stream, which calls can name where another one is current, of another GPU perhaps. Null if the
+// driver does not say, or for special streams, which are those of the current one.
+Context context_of(Stream stream) noexcept;
+
+// While it lives, a context is the thread's current one. Null leaves the thread as it is.
+class InContext {
    public:
-    explicit InContextOf(Stream stream) noexcept;
-    ~InContextOf();
-    InContextOf(const InContextOf&) = delete;
-    InContextOf& operator=(const InContextOf&) = delete;
+    explicit InContext(Context own) noexcept;
+    ~InContext();
+    InContext(const InContext&) = delete;
+    InContext& operator=(const InContext&) = delete;
 
    private:
     bool pushed_;

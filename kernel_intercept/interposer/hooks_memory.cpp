@@ -36,7 +36,7 @@ Device gpu_of(const MemoryPlace& place) noexcept {
 // Of the default pool, which is that of the stream's GPU, or of one that has been seen, or that says where it
 // is.
 Device gpu_of_pool(Stream stream) noexcept {
-    const InContextOf current(stream);
+    const InContext current(context_of(stream));
     return current_gpu();
 }
 Device gpu_of_pool(Stream /*any*/, Handle pool) noexcept {

@@ -72,21 +72,25 @@ Result end_of_stream(Stream stream, NullStream null_stream, Wait wait) {
                                                                             : wait_for_some(record, wait);
 }
 
-// Of a process that launches on several GPUs the stream may be another one's than the current.
-InContextOf context_to_wait_in(Stream stream) noexcept {
-    return InContextOf(several_gpus() ? stream : nullptr);
+// Of a process that launches on several GPUs the stream may be another one's than the current. On the same
+// one it may be a green context's, whose launches are in the record of the context they were made in.
+Context context_to_wait_in(Stream stream) noexcept {
+    if (!several_gpus()) return nullptr;
+    const Context own = context_of(stream);
+    const ContextRecord *const there = known_context(own), *const here = launched_context();
+    return there != nullptr && (here == nullptr || here->ordinal != there->ordinal) ? own : nullptr;
 }
 
 template <typename Wait>
 Result wait_for_stream(Stream stream, NullStream null_stream, Wait wait) {
-    const InContextOf current = context_to_wait_in(stream);
+    const InContext current(context_to_wait_in(stream));
     put_tail(stream, null_stream);
     return end_of_stream(stream, null_stream, wait);
 }
 
 template <Symbol kSymbol>
 Result query(Stream stream) {
-    const InContextOf current = context_to_wait_in(stream);
+    const InContext current(context_to_wait_in(stream));
     const Look look(stream, null_stream_of(kSymbol));
     const Result result =
         end_of_stream(stream, null_stream_of(kSymbol), [stream] { return call_driver<kSymbol>(stream); });

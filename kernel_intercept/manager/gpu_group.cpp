@@ -14,7 +14,7 @@ constexpr std::uint64_t kGraceNs = 20'000;
 // While a client is busy, its progress is looked at after half of what it is predicted to need still.
 constexpr std::uint64_t kSoonestNs = 30'000, kLatestNs = 200'000;
 // What nothing will tell the end of is taken to be done when it has had twice as long as predicted, and this.
-constexpr std::uint64_t kUnreportedNs = 200'000;
+constexpr std::uint64_t kUnreportedNs = 200'000, kSilentNs = 50'000'000;  // best-effort: may only be slow
 // Clients that were idle for long are looked at less often.
 constexpr std::uint64_t kLongIdleNs = 100'000'000, kSeldomNs = 1'000'000;
 
@@ -27,12 +27,12 @@ constexpr std::uint64_t kPeakMemoryNs = 1'000'000'000;
 constexpr int kMostOpen = 2;
 constexpr std::uint64_t kTurnNs = 5'000'000;
 
-// Whether a client has told all that it will, and its work has had the time for the rest.
-bool unreported(BusyPeriod& period, const shared::Progress& progress, std::uint64_t now_ns) {
+// Of a client that has told all that it will: how long ago its work has had twice the time for the rest.
+std::uint64_t overdue_ns(BusyPeriod& period, const shared::Progress& progress, std::uint64_t now_ns) {
     const std::uint64_t seen_ns = progress.issued_ns + progress.done_ns;
     if (std::exchange(period.seen_ns, seen_ns) != seen_ns) period.changed_at_ns = now_ns;
-    return !progress.idle() && !progress.pending() &&
-           now_ns - period.changed_at_ns > 2 * progress.outstanding_ns() + kUnreportedNs;
+    const std::uint64_t due_ns = period.changed_at_ns + 2 * progress.outstanding_ns();
+    return progress.idle() || progress.pending() || now_ns < due_ns ? 0 : now_ns - due_ns;
 }
 
 }  // namespace
@@ -43,7 +43,7 @@ std::uint64_t Gpu::look_at_busy(std::uint32_t slot, std::uint64_t now_ns) {
     shared::ClientSignals& signals = signals_->clients[slot];
     BusyPeriod& period = clients_[slot].period;
     const shared::Progress progress = shared::progress_of(signals);
-    const bool silent = unreported(period, progress, now_ns);
+    const bool silent = overdue_ns(period, progress, now_ns) > kUnreportedNs;
     if (!progress.idle() && !silent) {
         period.idle_since_ns = 0;
         const std::uint64_t ends_ns = period.changed_at_ns + progress.outstanding_ns();
@@ -154,7 +154,7 @@ void Gpu::settle_silent(std::uint64_t clients, std::uint64_t now_ns) {
         BusyPeriod& period = clients_[slot].period;
         shared::ClientSignals& signals = signals_->clients[slot];
         if (!shared::is_open(signals.gate.load())) period.changed_at_ns += now_ns - looked_ns_;
-        if (unreported(period, shared::progress_of(signals), now_ns)) shared::settle(signals);
+        if (overdue_ns(period, progress(slot), now_ns) > kSilentNs) shared::settle(signals);
     });
     looked_ns_ = now_ns;
 }

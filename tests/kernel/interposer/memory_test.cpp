@@ -292,20 +292,16 @@ void many_small_ones_are_found_again() {
 }
 
 // The driver refuses all there. Until it does, nobody is waited for who has not come along.
-void a_forked_child_waits_for_no_thread_of_its_parent(CUcontext context) {
+void a_forked_child_waits_for_no_thread_of_its_parent(int children, const std::function<void()>& work) {
     std::atomic<bool> done{false};
     std::vector<std::thread> threads;
     for (int i = 0; i < 3; ++i) {
-        threads.emplace_back([&done, context] {
-            DO(cuCtxSetCurrent(context));
-            for (CUdeviceptr at = 0; !done;) {
-                DO(cuMemAlloc(&at, 256));
-                DO(cuMemFree(at));
-            }
+        threads.emplace_back([&] {
+            while (!done) work();
         });
     }
     int status = 0;
-    for (int i = 0; i < 200 && status == 0; ++i) {
+    for (int i = 0; i < children && status == 0; ++i) {
         const pid_t child = fork();
         if (child == 0) {
             alarm(5);
@@ -320,7 +316,9 @@ void a_forked_child_waits_for_no_thread_of_its_parent(CUcontext context) {
 
 // As a server does that starts its workers before it uses the GPU.
 void a_child_from_before_the_driver_started_has_the_limit() {
-    CHECK_EQUAL(cuMemFree(256), CUDA_ERROR_NOT_INITIALIZED);
+    const auto free_too_early = [] { CHECK_EQUAL(cuMemFree(256), CUDA_ERROR_NOT_INITIALIZED); };
+    free_too_early();
+    a_forked_child_waits_for_no_thread_of_its_parent(30, free_too_early);
     const pid_t child = fork();
     if (child == 0) {
         CUdeviceptr at = 0;
@@ -441,7 +439,12 @@ int main(int argc, char** argv) {
     what_the_driver_refuses_does_not_count();
     memory_nodes_of_graphs_do_not_count();
     many_small_ones_are_found_again();
-    a_forked_child_waits_for_no_thread_of_its_parent(context);
+    a_forked_child_waits_for_no_thread_of_its_parent(200, [context] {
+        CUdeviceptr at = 0;
+        DO(cuCtxSetCurrent(context));
+        DO(cuMemAlloc(&at, 256));
+        DO(cuMemFree(at));
+    });
     what_a_green_context_held_stays(context);
     what_a_context_held_is_gone_with_it(context);
     return 0;

@@ -253,6 +253,27 @@ void test_a_wait_concerns_the_gpu_of_its_stream(CUfunction function, CUstream st
     DO(cuCtxSetCurrent(own));
 }
 
+// It is in the record of the context that it was launched in, though its stream says another one.
+void test_a_wait_for_work_in_a_green_context_tells_its_end(CUfunction function) {
+    CUgreenCtx green{};
+    CUstream stream{};
+    DO(cuCtxSynchronize());
+    DO(cuGreenCtxCreate(&green, nullptr, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+    DO(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0));
+    for (const char* symbol :
+         {"cuStreamSynchronize", "cuStreamSynchronize_ptsz", "cuStreamQuery", "cuStreamQuery_ptsz"}) {
+        launch(function, 528, stream);
+        told_to_gate();
+        while (entry<CUresult(CUstream)>(symbol)(stream) == CUDA_ERROR_NOT_READY) {
+        }
+        const std::string told = told_to_gate();
+        CHECK_EQUAL(told.find("tail 0 "), std::size_t{0});
+        CHECK_EQUAL(told.rfind("|drained 0") + 10, told.size());
+    }
+    DO(cuStreamDestroy(stream));
+    DO(cuGreenCtxDestroy(green));
+}
+
 // Handles that no name was asked for.
 void test_handles_of_lists_and_libraries() {
     CUlibrary library{};
@@ -324,4 +345,5 @@ int main() {
     test_green_contexts();
     test_events_of_other_gpus_hold(function, stream);
     test_a_wait_concerns_the_gpu_of_its_stream(function, stream);
+    test_a_wait_for_work_in_a_green_context_tells_its_end(function);
 }
