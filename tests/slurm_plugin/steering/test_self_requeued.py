@@ -13,7 +13,7 @@ from sched_policy.plan import Plan, Preemption
 from slurm_plugin.client.changes import Change, SetAdminComment, SignalJob
 from slurm_plugin.config import PreemptionSection
 from tests.slurm_kit import NODES, FakeSlurm
-from tests.slurm_plugin.steering.test_controller import NOW_S, Fixed, asking, controller, holding, saves
+from tests.slurm_plugin.steering.test_controller import NOW_S, Fixed, asking, configured, controller, holding, saves
 
 GRACE_S = PreemptionSection().grace_s
 RUN_S = 7200
@@ -30,7 +30,8 @@ class Site:
         self.daemon = self._begin(Plan(preemptions=(Preemption(5, "why", 7),)))
         self.daemon.reconcile(NOW_S)
         assert self.slurm.carried_out == [SignalJob(5, "USR1")]
-        monkeypatch.setattr(self.daemon, "_policy", Fixed(Plan()))
+        monkeypatch.setattr("sched_policy.catalog.build", lambda _name, _options: Fixed(Plan()))
+        self.daemon.reconfigure(configured(tmp_path))
 
     def restart(self) -> None:
         self.daemon = self._begin(Plan())
