@@ -483,6 +483,8 @@ def test_a_program_whose_file_its_user_may_not_see_is_known_by_its_name(monkeypa
         raise PermissionError
 
     running = subprocess.Popen(["sleep", "60"])
+    name = Path(f"/proc/{running.pid}/comm")
+    wait_for(name, "sleep")  # the kernel sets it after what tells Popen that the program runs
     monkeypatch.setattr(Path, "readlink", refuse)
     assert program(running.pid) == "sleep"
     running.kill()
